@@ -1,0 +1,82 @@
+"""
+Errors, by what the caller should do about them.
+
+::
+
+    ClaimletError
+    ├── TemporaryError            ask again later, nothing was done
+    │   └── LogUnavailableError   the log does not answer; facts that were issued are folded if they land
+    └── PermanentError            asking again gives the same answer
+        ├── FencedError           another writer owns the log: stop, exit 6
+        ├── LogDamagedError       a hole, a foreign record or a broken chain: never fold over it
+        ├── UnknownFactError      a critical fact of a newer version: read only
+        └── InvalidRecordError    bytes that are no record, or a fact too large to store
+
+Every error is one line for people (`str(error)`) and may carry a `hint`, what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClaimletError",
+    "FencedError",
+    "InvalidRecordError",
+    "LogDamagedError",
+    "LogUnavailableError",
+    "PermanentError",
+    "TemporaryError",
+    "UnknownFactError",
+]
+
+
+class ClaimletError(Exception):
+    """Anything that claimlet tells its callers; one line, and a hint where there is one."""
+
+    #: The exit code of a command that ends with this error (design.md section 6).
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class TemporaryError(ClaimletError):
+    """Nothing was done; the same call may succeed later."""
+
+    exit_code = 4
+
+
+class PermanentError(ClaimletError):
+    """The same call will fail again until something else changes."""
+
+
+class LogUnavailableError(TemporaryError):
+    """The log did not answer in time; what was issued is folded if it lands after all."""
+
+
+class FencedError(PermanentError):
+    """Another writer has taken the log over; this one must stop."""
+
+    exit_code = 6
+
+
+class LogDamagedError(PermanentError):
+    """The log has a hole, a foreign record or a broken chain at *sequence*."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, sequence: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.sequence = sequence
+
+
+class UnknownFactError(PermanentError):
+    """The log holds a critical fact that this version does not know."""
+
+    exit_code = 4
+
+
+class InvalidRecordError(PermanentError):
+    """These bytes are no record of this log, or the fact is too large to be one."""
+
+    exit_code = 4

@@ -1,0 +1,7 @@
+"""Run the command line as ``python -m claimlet``."""
+
+from __future__ import annotations
+
+from .adapters.cli import main
+
+main()
