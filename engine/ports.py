@@ -6,7 +6,7 @@ Adapters implement these; third parties import them from `claimlet.adapters`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -31,6 +31,7 @@ __all__ = [
     "DriverAdapter",
     "DriverCallError",
     "DriverInstance",
+    "DriverListener",
     "Drivers",
     "Failed",
     "KubeApi",
@@ -202,5 +203,13 @@ class KubeApi(Protocol):
         ...
 
 
-#: Called with an instance that came, or with its id and a reason when it went.
-InstanceListener = Callable[[DriverInstance | None, str, str], None]
+class DriverListener(Protocol):
+    """Whoever wants to know which driver instances come and go; neither call may block."""
+
+    def registered(self, instance: DriverInstance) -> None:
+        """Hear that *instance* answers."""
+        ...
+
+    def gone(self, driver: DriverName, instance: str, reason: str) -> None:
+        """Hear that the instance does not answer any more."""
+        ...
