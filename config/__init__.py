@@ -1,0 +1,1 @@
+"""What operators set: settings with their defaults, and files to install.  Imports nothing of ours."""
