@@ -1,1 +1,5 @@
-"""What operators set: settings with their defaults, and files to install.  Imports nothing of ours."""
+"""
+What operators set: settings with their defaults, and files to install.
+
+Imports nothing of ours; only `claimlet.adapters` imports it.
+"""
