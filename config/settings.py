@@ -2,8 +2,8 @@
 The settings: their shape, where their values come from, and what is wrong with a bad one.
 
 A value is taken from the first of: flag, ``CLAIMLET_*`` in the environment, the file of
-``--config``, ``/etc/claimlet/config.toml``, ``defaults.toml``.  Each layer is checked on its own, so
-that an error names the place to mend, and the origin of each value is kept.  Imports nothing of
+``--config``, ``/etc/claimlet/config.toml``, ``defaults.toml``.  Each layer is checked on its own,
+so that an error names the place to mend, and the origin of each value is kept.  Imports nothing of
 ours, creates nothing on disk, and does not ask whether a path exists.
 """
 
@@ -16,7 +16,6 @@ import socket
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -25,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 __all__ = [
+    "DEFAULTS_FILE",
     "SYSTEM_FILE",
     "DriverSettings",
     "GatewaySettings",
@@ -41,6 +41,7 @@ __all__ = [
     "setting_types",
 ]
 
+DEFAULTS_FILE = Path(__file__).with_name("defaults.toml")
 SYSTEM_FILE = Path("/etc/claimlet/config.toml")
 _PREFIX = "CLAIMLET_"
 _FILE_BYTES_MAX = 1024 * 1024
@@ -178,7 +179,7 @@ def load_settings(
     """
     environ = os.environ if environ is None else environ
     host = host or Host.here()
-    defaults = tomllib.loads(files(__package__).joinpath("defaults.toml").read_text("utf-8"))
+    defaults = tomllib.loads(DEFAULTS_FILE.read_text("utf-8"))
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
 
