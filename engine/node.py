@@ -1,0 +1,345 @@
+"""
+The fold of a whole node: every claim, pod and driver that the log tells of.
+
+`Node.fold` is called once per record, in the order of the sequences, live and at replay alike.  It
+replaces frozen values, so a reader that took one never sees it change (rule R9).  The indexes are
+derived from the claims and hold nothing of their own.  What is to be done about it all stands in
+`engine.plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..events import facts as f
+from ..events.record import Record
+from ..events.values import ClaimUid, DriverName, PodUid
+from .claim import evolve
+from .layer import Layer
+from .lifecycle import Phase
+from .state import (
+    ClaimState,
+    PodState,
+    Policy,
+    Refusal,
+    RegisteredDriver,
+    Request,
+    Waiver,
+)
+
+__all__ = ["DeviceKey", "Node"]
+
+DeviceKey = tuple[str, str, str]
+
+#: Refusals of pods that hold nothing; the oldest makes room.
+_REFUSALS_MAX = 1000
+
+
+class Node:
+    """What the log says about one node, up to `sequence`."""
+
+    def __init__(self, name: str, policy: Policy | None = None) -> None:
+        self.name = name
+        self.policy = policy or Policy()
+        self.sequence = 0
+        self.boot = ""
+        self.writer = ""
+        self.writer_sequence = 0
+        self.boot_time = ""
+        self.not_folded = 0
+        self.synced: frozenset[str] = frozenset()
+        self.claims: MutableMapping[ClaimUid, ClaimState] = {}
+        self.pods: MutableMapping[PodUid, PodState] = {}
+        self.refusals: MutableMapping[PodUid, Refusal] = {}
+        self.waivers: MutableMapping[tuple[ClaimUid, DriverName], Waiver] = {}
+        #: driver → its registered instances, oldest first.
+        self.drivers: MutableMapping[DriverName, tuple[RegisteredDriver, ...]] = {}
+        #: Opaque driver parameters; never in a view, never in the digest.
+        self.configs: MutableMapping[ClaimUid, bytes] = {}
+        self.by_name: MutableMapping[tuple[str, str], tuple[ClaimUid, ...]] = {}
+        self.by_pod: MutableMapping[PodUid, tuple[ClaimUid, ...]] = {}
+        self.by_device: MutableMapping[DeviceKey, tuple[ClaimUid, ...]] = {}
+        self.by_operation: MutableMapping[str, tuple[ClaimUid, ...]] = {}
+
+    # --- folding ---------------------------------------------------------------------------------
+
+    def fold(self, record: Record) -> None:
+        """Take *record* in; it is the next one, and it is stored."""
+        self.sequence = record.sequence
+        fact = record.fact
+        if fact is None:
+            self.not_folded += 1
+        elif isinstance(fact, f.ClaimFact):
+            self._fold_claim(record)
+        elif isinstance(fact, f.PodFact):
+            self._fold_pod(record, fact)
+        elif isinstance(fact, f.ConfigRecorded):
+            if record.claim:
+                self.configs[record.claim.uid] = bytes(fact.config)
+        elif fold := _NODE_FOLDS.get(record.word):
+            fold(self, fact, record)
+
+    def _fold_claim(self, record: Record) -> None:
+        if record.claim is None:
+            self.not_folded += 1
+            return
+        uid = record.claim.uid
+        old = self.claims.get(uid) or ClaimState(ref=record.claim)
+        new = evolve(old, record)
+        if isinstance(record.fact, f.DebtWaived) and old.debt(record.fact.driver):
+            self._waive(record, record.fact)
+        elif isinstance(record.fact, f.DriverUnprepared) and record.fact.final:
+            self.waivers.pop((uid, record.fact.driver), None)
+        if new.phase is Phase.CLOSED:
+            self._reindex(old, None)
+            self.claims.pop(uid, None)
+            self.configs.pop(uid, None)
+        else:
+            self._reindex(old, new)
+            self.claims[uid] = new
+
+    def _waive(self, record: Record, fact: f.DebtWaived) -> None:
+        assert record.claim is not None
+        self.waivers[record.claim.uid, fact.driver] = Waiver(
+            claim=record.claim,
+            driver=fact.driver,
+            who=fact.who,
+            why=fact.why,
+            last_error=fact.last_error,
+            sequence=record.sequence,
+            time=record.time,
+        )
+
+    def _fold_pod(self, record: Record, fact: f.PodFact) -> None:
+        ref = record.pod
+        if ref is None:
+            self.not_folded += 1
+            return
+        pod = self.pods.get(ref.uid)
+        match fact:
+            case f.PrepareRefused():
+                self._refuse(record, fact)
+            case f.PodClosed():
+                self.pods.pop(ref.uid, None)
+                self.refusals.pop(ref.uid, None)
+            case f.PrepareRequested():
+                self.refusals.pop(ref.uid, None)
+                base = pod or PodState(ref=ref)
+                self.pods[ref.uid] = replace(
+                    base, ref=ref, request=_request(fact, record), last_id=record.id
+                )
+            case f.PodFinished() | f.UnprepareRequested():
+                self.refusals.pop(ref.uid, None)
+                base = pod or PodState(ref=ref)
+                reason = fact.phase if isinstance(fact, f.PodFinished) else fact.reason
+                self.pods[ref.uid] = replace(
+                    base,
+                    ended=base.ended or reason,
+                    ended_sequence=base.ended_sequence or record.sequence,
+                    ended_time=base.ended_time or record.time,
+                    last_id=record.id,
+                )
+
+    def _refuse(self, record: Record, fact: f.PrepareRefused) -> None:
+        assert record.pod is not None
+        last = self.refusals.pop(record.pod.uid, None)
+        if len(self.refusals) >= _REFUSALS_MAX:
+            del self.refusals[next(iter(self.refusals))]
+        self.refusals[record.pod.uid] = Refusal(
+            pod=record.pod,
+            source=fact.source,
+            reasons=fact.reasons,
+            attempts=fact.attempts,
+            sequence=record.sequence,
+            time=record.time,
+            changes=last.changes + (last.reasons != fact.reasons) if last else 0,
+        )
+
+    # --- indexes ---------------------------------------------------------------------------------
+
+    def _reindex(self, old: ClaimState, new: ClaimState | None) -> None:
+        uid = old.uid
+        for index, keys in (
+            (self.by_name, _name_keys),
+            (self.by_pod, _pod_keys),
+            (self.by_device, _device_keys),
+            (self.by_operation, _operation_keys),
+        ):
+            before = keys(old) if uid in self.claims else set()
+            after = keys(new) if new else set()
+            if before == after:
+                continue
+            for key in before - after:
+                rest = tuple(other for other in index[key] if other != uid)
+                if rest:
+                    index[key] = rest
+                else:
+                    del index[key]
+            for key in after - before:
+                index[key] = (*index.get(key, ()), uid)
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def is_live(self, pod_uid: PodUid, claim: ClaimState) -> bool:
+        """
+        Return whether the pod's request may cause a prepare of *claim* now (design.md rule 5).
+
+        It was recorded in this boot (by this process, where a start voided the answers), nothing ended
+        the pod since, and its source has told this process all it knows.
+        """
+        pod = self.pods.get(pod_uid)
+        if pod is None or pod.request is None or pod.ended or pod.request.boot != self.boot:
+            return False
+        if claim.voided == "start" and pod.request.writer != self.writer:
+            return False
+        consumer = claim.consumer(pod_uid)
+        if consumer is None or consumer.joined_sequence > pod.request.sequence:
+            return False
+        return pod.request.source in self.synced
+
+    def claims_of(self, pod_uid: PodUid) -> list[ClaimState]:
+        """Return the claims that the pod holds, in a stable order."""
+        found = [self.claims[uid] for uid in self.by_pod.get(pod_uid, ())]
+        return sorted(found, key=lambda claim: (claim.ref.name, claim.uid))
+
+    def overlapping(self, claim: ClaimState) -> list[tuple[ClaimState, DeviceKey]]:
+        """Return the claims that hold a device of *claim* although neither may (design.md rule 13)."""
+        found: list[tuple[ClaimState, DeviceKey]] = []
+        for device in claim.allocation.devices if claim.allocation else ():
+            if device.admin_access or not _holds(claim):
+                continue
+            key = (device.driver, device.pool, device.device)
+            for uid in self.by_device.get(key, ()):
+                other = self.claims[uid]
+                if uid != claim.uid and _shares(other, key, device.share_id):
+                    found.append((other, key))
+        return found
+
+    def branch(self) -> Node:
+        """Return a node to try facts on; this one does not change."""
+        twin = Node.__new__(Node)
+        twin.__dict__.update(
+            {
+                name: Layer(value) if isinstance(value, MutableMapping) else value
+                for name, value in self.__dict__.items()
+            }
+        )
+        return twin
+
+    def digest(self) -> str:
+        """Return the sha256 of all that outlives a process: claims, pods, waivers, refusals."""
+        parts: dict[str, Any] = {
+            "claims": _sorted(self.claims.values(), lambda c: c.uid),
+            "pods": _sorted(self.pods.values(), lambda p: p.ref.uid),
+            "waivers": _sorted(self.waivers.values(), lambda w: (w.claim.uid, w.driver)),
+            "refusals": _sorted(self.refusals.values(), lambda r: r.pod.uid),
+        }
+        return sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def _sorted(values: Iterable[Any], key: Any) -> list[Any]:
+    return sorted(values, key=key)
+
+
+def _request(fact: f.PrepareRequested, record: Record) -> Request:
+    return Request(
+        sequence=record.sequence,
+        id=record.id,
+        time=record.time,
+        boot=record.boot,
+        writer=record.writer,
+        source=fact.source,
+        claims=fact.claims,
+        containers=fact.containers,
+        extended=fact.extended,
+    )
+
+
+def _holds(claim: ClaimState) -> bool:
+    """Return whether the claim stands in the way of another one on its devices."""
+    return claim.phase not in (Phase.ABSENT, Phase.GENERATED, Phase.UNPREPARED, Phase.CLOSED)
+
+
+def _shares(other: ClaimState, key: DeviceKey, share_id: str | None) -> bool:
+    if not _holds(other) or other.allocation is None:
+        return False
+    return any(
+        (d.driver, d.pool, d.device) == key
+        and not d.admin_access
+        and (share_id is None or d.share_id is None or d.share_id == share_id)
+        for d in other.allocation.devices
+    )
+
+
+def _name_keys(claim: ClaimState) -> set[tuple[str, str]]:
+    return {(claim.ref.namespace, claim.ref.name)}
+
+
+def _pod_keys(claim: ClaimState) -> set[PodUid]:
+    held = {consumer.pod.uid for consumer in claim.consumers}
+    return held | {claim.released.uid} if claim.released else held
+
+
+def _device_keys(claim: ClaimState) -> set[DeviceKey]:
+    devices = claim.allocation.devices if claim.allocation else ()
+    return {(d.driver, d.pool, d.device) for d in devices}
+
+
+def _operation_keys(claim: ClaimState) -> set[str]:
+    return {claim.operation.id} if claim.operation else set()
+
+
+# --- node facts ----------------------------------------------------------------------------------
+
+
+def _writer_started(node: Node, fact: f.WriterStarted, record: Record) -> None:
+    if fact.boot != node.boot:
+        node.boot_time = record.time
+    node.boot = fact.boot
+    node.writer = fact.writer
+    node.writer_sequence = record.sequence
+    node.synced = frozenset()
+    node.drivers.clear()
+
+
+def _source_synced(node: Node, fact: f.SourceSynced, _: Record) -> None:
+    node.synced |= {fact.source}
+
+
+def _driver_registered(node: Node, fact: f.DriverRegistered, record: Record) -> None:
+    instances = [i for i in node.drivers.get(fact.driver, ()) if i.instance != fact.instance]
+    new = RegisteredDriver(
+        driver=fact.driver,
+        instance=fact.instance,
+        endpoint=fact.endpoint,
+        api=fact.api,
+        sequence=record.sequence,
+        time=record.time,
+    )
+    node.drivers[fact.driver] = (*instances, new)
+
+
+def _driver_gone(node: Node, fact: f.DriverGone, _: Record) -> None:
+    rest = tuple(i for i in node.drivers.get(fact.driver, ()) if i.instance != fact.instance)
+    if rest:
+        node.drivers[fact.driver] = rest
+    else:
+        node.drivers.pop(fact.driver, None)
+
+
+def _waiver_settled(node: Node, fact: f.WaiverSettled, _: Record) -> None:
+    node.waivers.pop((fact.claim_uid, fact.driver), None)
+
+
+_NODE_FOLDS: dict[str, Any] = {
+    "writer_started": _writer_started,
+    "source_synced": _source_synced,
+    "driver_registered": _driver_registered,
+    "driver_gone": _driver_gone,
+    "waiver_settled": _waiver_settled,
+}

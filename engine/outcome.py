@@ -1,0 +1,297 @@
+"""
+What to record when a call has ended, and when an operator steps in.
+
+An answer is judged per claim and per driver; an error of the call as a whole says nothing about any
+single claim (design.md rule 7).  Repeats do not flood the log (rule 16).  Nothing is called here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ..events import facts as f
+from ..events.record import Draft
+from ..events.values import ClaimUid, DriverName
+from .claim import check, differs
+from .errors import IllegalFactError, NotFoundError, RefusedError
+from .lifecycle import PREPARING, UNPREPARING, Phase
+from .node import Node
+from .plan import CallPrepare, CallUnprepare
+from .ports import DriverCallError, Failed, Prepared
+from .state import ClaimState
+from .texts import cut
+
+__all__ = [
+    "Attempt",
+    "decide_prepared",
+    "decide_replayed",
+    "decide_reprepare",
+    "decide_settled",
+    "decide_unprepared",
+    "decide_waived",
+]
+
+#: At most this many facts of one operation and driver say something new.
+_CHANGES_MAX = 8
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """The call that has ended: the how many-th it was, how long it took, when the next one is due."""
+
+    number: int
+    duration_seconds: float = 0.0
+    retry_delay_seconds: float = 0.0
+
+
+def decide_prepared(
+    node: Node,
+    call: CallPrepare,
+    result: Mapping[ClaimUid, Prepared | Failed] | DriverCallError,
+    attempt: Attempt,
+) -> list[Draft]:
+    """Return the outcome facts of a prepare call, one for each claim that still waits for it."""
+    drafts: list[Draft] = []
+    waiting = [
+        claim
+        for uid in call.claims
+        if (claim := node.claims.get(uid))
+        and claim.phase in PREPARING
+        and claim.operation
+        and claim.operation.id == call.operation
+    ]
+    for claim in waiting:
+        answer = _answer_for(claim, result)
+        if isinstance(answer, Failed):
+            drafts += _failed(claim, call.driver, answer, attempt)
+            continue
+        drafts += _prepared(node, claim, call.driver, answer, attempt)
+    if waiting and isinstance(result, Mapping) and _is_power_of_two(attempt.number):
+        drafts += _unasked(waiting[0], call.driver, set(result) - set(call.claims))
+    return drafts
+
+
+def decide_unprepared(
+    node: Node,
+    call: CallUnprepare,
+    result: Mapping[ClaimUid, Failed | None] | DriverCallError,
+    attempt: Attempt,
+    *,
+    provisional: frozenset[ClaimUid] = frozenset(),
+) -> list[Draft]:
+    """
+    Return the outcome facts of an unprepare call.
+
+    For *provisional* claims an earlier prepare may still act, so their yes is not final (rule 1).
+    """
+    drafts: list[Draft] = []
+    for uid in call.claims:
+        claim = node.claims.get(uid)
+        if claim is None or claim.phase not in UNPREPARING or not claim.debt(call.driver):
+            continue
+        answer: Failed | None
+        if isinstance(result, DriverCallError):
+            answer = Failed(str(result), outcome=result.outcome, code=result.code)
+        elif uid in result:
+            answer = result[uid]
+        else:
+            answer = _missing(claim)
+        if answer is not None:
+            drafts += _failed(claim, call.driver, answer, attempt)
+            continue
+        fact = f.DriverUnprepared(
+            driver=call.driver,
+            duration_seconds=attempt.duration_seconds,
+            final=uid not in provisional,
+        )
+        drafts.append(_draft(claim, fact))
+    return drafts
+
+
+def decide_reprepare(node: Node, claim: ClaimState, *, actor: str) -> list[Draft]:
+    """
+    Return the fact that voids a claim's answers, so that its drivers are asked again.
+
+    Raises:
+        RefusedError: The claim is unpreparing, or holds nothing that could be prepared again.
+    """
+    fact = f.ReprepareNeeded(why="operator")
+    if claim.suspect:
+        raise RefusedError([f"claim {claim.ref} is suspect: {claim.suspect}"])
+    try:
+        check(claim, fact)
+    except IllegalFactError:
+        raise RefusedError(
+            [f"claim {claim.ref} is {claim.phase.value}; there is nothing to prepare again"]
+        ) from None
+    return [Draft(fact=fact, claim=claim.ref, cause=claim.last_id, actor=actor)]
+
+
+def decide_replayed(node: Node, driver: DriverName, *, actor: str) -> list[Draft]:
+    """
+    Return the facts that have *driver* asked again for every claim with a debt to it.
+
+    Raises:
+        NotFoundError: No claim owes that driver anything, and it is not registered.
+    """
+    owing = [claim for claim in node.claims.values() if claim.debt(driver)]
+    if not owing and driver not in node.drivers:
+        raise NotFoundError(
+            f"driver {driver} is not registered and no claim has a debt to it",
+            hint="claimlet drivers list",
+        )
+    drafts: list[Draft] = []
+    for claim in sorted(owing, key=lambda claim: claim.uid):
+        if claim.phase not in UNPREPARING and not claim.suspect:
+            drafts += decide_reprepare(node, claim, actor=actor)
+    return drafts
+
+
+def decide_waived(claim: ClaimState, driver: DriverName, *, who: str, why: str) -> list[Draft]:
+    """
+    Return the fact that an operator gave up what *driver* owes for *claim* (design.md rule 8).
+
+    Raises:
+        RefusedError: The claim has consumers, is not unpreparing, or the driver owes nothing.
+    """
+    if claim.consumers:
+        pods = ", ".join(str(consumer.pod) for consumer in claim.consumers)
+        raise RefusedError(
+            [f"claim {claim.ref} is still used by {pods}"],
+            hint="a debt can be waived only after its last pod is gone",
+        )
+    failure = claim.failure(driver)
+    fact = f.DebtWaived(
+        driver=driver, who=who, why=cut(why), last_error=failure.text if failure else ""
+    )
+    try:
+        check(claim, fact)
+    except IllegalFactError:
+        owes = ", ".join(debt.driver for debt in claim.debts) or "nobody"
+        raise RefusedError(
+            [f"claim {claim.ref} has no debt of {driver} that can be waived (owing: {owes})"]
+        ) from None
+    return [Draft(fact=fact, claim=claim.ref, cause=claim.last_id, actor=who)]
+
+
+def decide_settled(
+    node: Node, claim_uid: ClaimUid, driver: DriverName, *, who: str, why: str
+) -> list[Draft]:
+    """
+    Return the fact that takes a waived debt off the node's list.
+
+    Raises:
+        NotFoundError: There is no such waived debt.
+    """
+    if (claim_uid, driver) not in node.waivers:
+        raise NotFoundError(f"no waived debt of {driver} for claim {claim_uid}")
+    fact = f.WaiverSettled(claim_uid=claim_uid, driver=driver, who=who, why=cut(why))
+    return [Draft(fact=fact, actor=who)]
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _answer_for(
+    claim: ClaimState, result: Mapping[ClaimUid, Prepared | Failed] | DriverCallError
+) -> Prepared | Failed:
+    if isinstance(result, DriverCallError):
+        return Failed(str(result), outcome=result.outcome, code=result.code)
+    return result.get(claim.uid) or _missing(claim)
+
+
+def _missing(claim: ClaimState) -> Failed:
+    return Failed(
+        f"the driver's answer says nothing about claim {claim.ref}",
+        outcome="invalid",
+        code="missing_answer",
+    )
+
+
+def _draft(claim: ClaimState, fact: f.ClaimFact) -> Draft:
+    operation = claim.operation
+    return Draft(
+        fact=fact,
+        claim=claim.ref,
+        corr=operation.id if operation else "",
+        cause=claim.last_id,
+    )
+
+
+def _prepared(
+    node: Node, claim: ClaimState, driver: DriverName, answer: Prepared, attempt: Attempt
+) -> list[Draft]:
+    """Return the driver's yes, and what is strange about it: accepted, but not unseen (P26)."""
+    last = claim.answer(driver)
+    fact = f.DriverPrepared(
+        driver=driver,
+        boot=node.boot,
+        devices=answer.devices,
+        duration_seconds=attempt.duration_seconds,
+        changed=last is not None and last.devices != answer.devices,
+    )
+    drafts = [_draft(claim, fact)]
+    allocated = claim.allocation.devices if claim.allocation else ()
+    own = [device for device in allocated if device.driver == driver]
+    known = {(device.pool, device.device) for device in own}
+    requests = {part for d in own for part in (d.request, d.request.partition("/")[0])}
+    for device in answer.devices:
+        unknown = sorted(set(device.requests) - requests)
+        if (device.pool, device.device) in known and not unknown:
+            continue
+        what = f"requests {', '.join(unknown)}" if unknown else "a device"
+        anomaly = f.AnomalyFound(
+            kind="unknown_device",
+            driver=driver,
+            pool=device.pool,
+            device=device.device,
+            text=cut(
+                f"{driver} prepared {device.pool}/{device.device} with {what} that the"
+                " allocation does not have"
+            ),
+        )
+        drafts.append(_draft(claim, anomaly))
+    return drafts
+
+
+def _failed(
+    claim: ClaimState, driver: DriverName, answer: Failed, attempt: Attempt
+) -> list[Draft]:
+    last = claim.failure(driver)
+    fact = f.DriverFailed(
+        driver=driver,
+        outcome=answer.outcome,
+        code=answer.code,
+        text=cut(answer.text),
+        attempts=attempt.number,
+        first_seen=last.first_seen if last else "",
+        retry_delay_seconds=attempt.retry_delay_seconds,
+    )
+    is_news = last is None or (last.changes < _CHANGES_MAX and differs(fact, last))
+    return [_draft(claim, fact)] if is_news or _is_power_of_two(attempt.number) else []
+
+
+def _unasked(claim: ClaimState, driver: DriverName, uids: set[ClaimUid]) -> list[Draft]:
+    if not uids:
+        return []
+    shown = ", ".join(sorted(uids)[:4])
+    fact = f.AnomalyFound(
+        kind="protocol_violation",
+        driver=driver,
+        text=cut(f"{driver} answered for claims that it was not asked for: {shown}"),
+    )
+    return [_draft(claim, fact)]
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def find_claim(node: Node, namespace: str, name: str) -> list[ClaimState]:
+    """Return the claims under a name: the open ones, else the newest (design.md section 6)."""
+    found = [node.claims[uid] for uid in node.by_name.get((namespace, name), ())]
+    closed = (Phase.UNPREPARED, Phase.GENERATED)
+    if open_ones := [claim for claim in found if claim.phase not in closed]:
+        return open_ones
+    return sorted(found, key=lambda claim: claim.last_sequence)[-1:]

@@ -1,0 +1,27 @@
+"""Texts of peers, made fit to store and to compare."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["TEXT_BYTES_MAX", "cut", "masked"]
+
+#: Texts of others are cut to this many bytes (design.md section 4).
+TEXT_BYTES_MAX = 4 * 1024
+
+_CUT_MARK = "… (cut)"
+_VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*", re.IGNORECASE)
+
+
+def cut(text: str) -> str:
+    """Return *text* with at most `TEXT_BYTES_MAX` bytes, marked where something is missing."""
+    data = text.encode(errors="replace")
+    if len(data) <= TEXT_BYTES_MAX:
+        return data.decode()
+    room = TEXT_BYTES_MAX - len(_CUT_MARK.encode())
+    return data[:room].decode(errors="ignore") + _CUT_MARK
+
+
+def masked(text: str) -> str:
+    """Return *text* without numbers and hex runs, so that repeats compare equal (design.md rule 16)."""
+    return _VARIABLE.sub("#", text)
