@@ -1,8 +1,8 @@
 """
-The JSON Schema of a configuration file, made from the settings' types and the text of their defaults.
+The JSON Schema of a configuration file, from the settings' types and the text of their defaults.
 
-`config/schemas/config.json` is its output, for editors; a test compares the two.  Written anew with
-``python -m claimlet.config.schema``.  A setting is described once: by the comment above its default.
+`config/schemas/config.json` is its output, for editors; a test compares the two.  Written anew
+with ``python -m claimlet.config.schema``.  A setting is described once: above its default.
 """
 
 from __future__ import annotations
