@@ -4,13 +4,16 @@ Errors, by what the caller should do about them.
 ::
 
     ClaimletError
-    ├── TemporaryError            ask again later, nothing was done
-    │   └── LogUnavailableError   the log does not answer; facts that were issued are folded if they land
-    └── PermanentError            asking again gives the same answer
-        ├── FencedError           another writer owns the log: stop, exit 6
-        ├── LogDamagedError       a hole, a foreign record or a broken chain: never fold over it
-        ├── UnknownFactError      a critical fact of a newer version: read only
-        └── InvalidRecordError    bytes that are no record, or a fact too large to store
+    ├── TemporaryError              ask again later, nothing was done
+    │   ├── LogUnavailableError     the log does not answer; what was issued is folded if it lands
+    │   └── ServerUnavailableError  the log's own server does not start or does not answer
+    └── PermanentError              asking again gives the same answer
+        ├── FencedError             another writer owns the log: stop, exit 6
+        ├── LockHeldError           another process owns the state directory or the root: exit 6
+        ├── LogSetupError           no server program, unusable directory, loose keys, other stream
+        ├── LogDamagedError         a hole, a foreign record or a broken chain: never fold over it
+        ├── UnknownFactError        a critical fact of a newer version: read only
+        └── InvalidRecordError      bytes that are no record, or a fact too large to store
 
 Every error is one line for people (`str(error)`) and may carry a `hint`, what to do about it.
 """
@@ -21,9 +24,12 @@ __all__ = [
     "ClaimletError",
     "FencedError",
     "InvalidRecordError",
+    "LockHeldError",
     "LogDamagedError",
+    "LogSetupError",
     "LogUnavailableError",
     "PermanentError",
+    "ServerUnavailableError",
     "TemporaryError",
     "UnknownFactError",
 ]
@@ -54,10 +60,26 @@ class LogUnavailableError(TemporaryError):
     """The log did not answer in time; what was issued is folded if it lands after all."""
 
 
+class ServerUnavailableError(TemporaryError):
+    """The log's own server does not start, or is there and does not answer."""
+
+
 class FencedError(PermanentError):
     """Another writer has taken the log over; this one must stop."""
 
     exit_code = 6
+
+
+class LockHeldError(PermanentError):
+    """Another process owns what only one may own."""
+
+    exit_code = 6
+
+
+class LogSetupError(PermanentError):
+    """The log cannot be used as it is set up: an operator has to change something."""
+
+    exit_code = 4
 
 
 class LogDamagedError(PermanentError):
@@ -71,12 +93,20 @@ class LogDamagedError(PermanentError):
 
 
 class UnknownFactError(PermanentError):
-    """The log holds a critical fact that this version does not know."""
+    """The log holds, at *sequence*, a critical fact that this version does not know."""
 
     exit_code = 4
+
+    def __init__(self, message: str, *, sequence: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.sequence = sequence
 
 
 class InvalidRecordError(PermanentError):
-    """These bytes are no record of this log, or the fact is too large to be one."""
+    """The bytes at *sequence* are no record of this log, or the fact is too large to be one."""
 
     exit_code = 4
+
+    def __init__(self, message: str, *, sequence: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.sequence = sequence

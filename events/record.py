@@ -130,7 +130,9 @@ def encode(record: Record) -> bytes:
         InvalidRecordError: It is larger than `BODY_BYTES_MAX`, or a fact of an unknown word.
     """
     if record.fact is None:
-        raise InvalidRecordError(f"the fact {record.word!r} is not known here and cannot be written")
+        raise InvalidRecordError(
+            f"the fact {record.word!r} is not known here and cannot be written"
+        )
     data = _encoder.encode(
         _Envelope(
             t=record.word,
@@ -169,7 +171,9 @@ def decode(data: bytes, *, sequence: int) -> Record:
         envelope = _envelopes.decode(data)
         fact = _body(envelope, sequence)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRecordError(f"record {sequence} cannot be read: {error}") from error
+        raise InvalidRecordError(
+            f"record {sequence} cannot be read: {error}", sequence=sequence
+        ) from error
     return Record(
         sequence=sequence,
         word=envelope.t,
@@ -194,6 +198,7 @@ def _body(envelope: _Envelope, sequence: int) -> Fact | None:
             raise UnknownFactError(
                 f"record {sequence} is a {envelope.t!r} of version {envelope.v}, which this claimlet"
                 " does not know",
+                sequence=sequence,
                 hint="read the log with the version that wrote it, or a newer one",
             )
         return None
