@@ -284,9 +284,7 @@ def _deallocated(_: ClaimState, __: f.Deallocated, ___: Record) -> _Changes:
 def _restored(claim: ClaimState, fact: f.Restored, record: Record) -> _Changes:
     consumers = tuple(
         claim.consumer(pod.uid)
-        or Consumer(
-            pod=pod, joined_sequence=record.sequence, writer=record.writer, restored=True
-        )
+        or Consumer(pod=pod, joined_sequence=record.sequence, writer=record.writer, restored=True)
         for pod in fact.consumers
     )
     answers = tuple(
@@ -357,4 +355,3 @@ _EFFECTS: dict[str, Callable[[ClaimState, Any, Record], _Changes]] = {
     "restored": _restored,
     "anomaly_found": _anomaly_found,
 }
-

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 
 __all__ = ["KeyCounts", "KeyLocks"]
@@ -25,6 +25,10 @@ class KeyLocks:
     def __contains__(self, key: object) -> bool:
         """Return whether somebody holds *key*."""
         return key in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the keys that are held."""
+        return iter(self._held)
 
     def try_take(self, keys: Collection[str]) -> bool:
         """Take all of *keys* now, or none."""
@@ -96,7 +100,7 @@ class KeyCounts:
         """Return whether a call is in flight for *key*."""
         return key in self._counts
 
-    def __iter__(self) -> Iterable[str]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[str]:
         """Return the keys with calls in flight."""
         return iter(self._counts)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from .state import (
 __all__ = ["DeviceKey", "Node"]
 
 DeviceKey = tuple[str, str, str]
+_Key = TypeVar("_Key")
 
 #: Refusals of pods that hold nothing; the oldest makes room.
 _REFUSALS_MAX = 1000
@@ -163,25 +164,11 @@ class Node:
     # --- indexes ---------------------------------------------------------------------------------
 
     def _reindex(self, old: ClaimState, new: ClaimState | None) -> None:
-        uid = old.uid
-        for index, keys in (
-            (self.by_name, _name_keys),
-            (self.by_pod, _pod_keys),
-            (self.by_device, _device_keys),
-            (self.by_operation, _operation_keys),
-        ):
-            before = keys(old) if uid in self.claims else set()
-            after = keys(new) if new else set()
-            if before == after:
-                continue
-            for key in before - after:
-                rest = tuple(other for other in index[key] if other != uid)
-                if rest:
-                    index[key] = rest
-                else:
-                    del index[key]
-            for key in after - before:
-                index[key] = (*index.get(key, ()), uid)
+        known = old if old.uid in self.claims else None
+        _move(self.by_name, old.uid, _name_keys(known), _name_keys(new))
+        _move(self.by_pod, old.uid, _pod_keys(known), _pod_keys(new))
+        _move(self.by_device, old.uid, _device_keys(known), _device_keys(new))
+        _move(self.by_operation, old.uid, _operation_keys(known), _operation_keys(new))
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -276,22 +263,43 @@ def _shares(other: ClaimState, key: DeviceKey, share_id: str | None) -> bool:
     )
 
 
-def _name_keys(claim: ClaimState) -> set[tuple[str, str]]:
-    return {(claim.ref.namespace, claim.ref.name)}
+def _move(
+    index: MutableMapping[_Key, tuple[ClaimUid, ...]],
+    uid: ClaimUid,
+    before: set[_Key],
+    after: set[_Key],
+) -> None:
+    """Take *uid* from the keys *before* to those *after*."""
+    if before == after:
+        return
+    for key in before - after:
+        rest = tuple(other for other in index[key] if other != uid)
+        if rest:
+            index[key] = rest
+        else:
+            del index[key]
+    for key in after - before:
+        index[key] = (*index.get(key, ()), uid)
 
 
-def _pod_keys(claim: ClaimState) -> set[PodUid]:
+def _name_keys(claim: ClaimState | None) -> set[tuple[str, str]]:
+    return {(claim.ref.namespace, claim.ref.name)} if claim else set()
+
+
+def _pod_keys(claim: ClaimState | None) -> set[PodUid]:
+    if claim is None:
+        return set()
     held = {consumer.pod.uid for consumer in claim.consumers}
     return held | {claim.released.uid} if claim.released else held
 
 
-def _device_keys(claim: ClaimState) -> set[DeviceKey]:
-    devices = claim.allocation.devices if claim.allocation else ()
+def _device_keys(claim: ClaimState | None) -> set[DeviceKey]:
+    devices = claim.allocation.devices if claim and claim.allocation else ()
     return {(d.driver, d.pool, d.device) for d in devices}
 
 
-def _operation_keys(claim: ClaimState) -> set[str]:
-    return {claim.operation.id} if claim.operation else set()
+def _operation_keys(claim: ClaimState | None) -> set[str]:
+    return {claim.operation.id} if claim and claim.operation else set()
 
 
 # --- node facts ----------------------------------------------------------------------------------

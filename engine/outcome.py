@@ -8,15 +8,17 @@ single claim (design.md rule 7).  Repeats do not flood the log (rule 16).  Nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from ..events import facts as f
 from ..events.record import Draft
 from ..events.values import ClaimUid, DriverName
+from .answers import judge
 from .claim import check, differs
 from .errors import IllegalFactError, NotFoundError, RefusedError
-from .lifecycle import PREPARING, UNPREPARING, Phase
+from .lifecycle import FOLD, PREPARING, UNPREPARING, Phase
 from .node import Node
 from .plan import CallPrepare, CallUnprepare
 from .ports import DriverCallError, Failed, Prepared
@@ -25,12 +27,15 @@ from .texts import cut
 
 __all__ = [
     "Attempt",
+    "decide",
+    "decide_lost",
     "decide_prepared",
     "decide_replayed",
     "decide_reprepare",
     "decide_settled",
     "decide_unprepared",
     "decide_waived",
+    "find_claim",
 ]
 
 #: At most this many facts of one operation and driver say something new.
@@ -109,7 +114,29 @@ def decide_unprepared(
     return drafts
 
 
-def decide_reprepare(node: Node, claim: ClaimState, *, actor: str) -> list[Draft]:
+def decide(
+    node: Node,
+    call: CallPrepare | CallUnprepare,
+    result: Mapping[ClaimUid, Any] | DriverCallError,
+    attempt: Attempt,
+    *,
+    acting: frozenset[ClaimUid],
+) -> list[Draft]:
+    """Return the outcome facts of *call*; for *acting* claims an unprepare is not final yet."""
+    if isinstance(call, CallPrepare):
+        return decide_prepared(node, call, result, attempt)
+    return decide_unprepared(node, call, result, attempt, provisional=acting)
+
+
+def decide_lost(node: Node, claim_uid: ClaimUid, fact: f.ObjectLost) -> list[Draft]:
+    """Return the fact that the claim's object is not what it was; none if nobody holds it."""
+    claim = node.claims.get(claim_uid)
+    if claim is None or claim.lost or (claim.phase, fact.word) not in FOLD:
+        return []
+    return [Draft(fact=fact, claim=claim.ref, cause=claim.last_id)]
+
+
+def decide_reprepare(claim: ClaimState, *, actor: str) -> list[Draft]:
     """
     Return the fact that voids a claim's answers, so that its drivers are asked again.
 
@@ -144,7 +171,7 @@ def decide_replayed(node: Node, driver: DriverName, *, actor: str) -> list[Draft
     drafts: list[Draft] = []
     for claim in sorted(owing, key=lambda claim: claim.uid):
         if claim.phase not in UNPREPARING and not claim.suspect:
-            drafts += decide_reprepare(node, claim, actor=actor)
+            drafts += decide_reprepare(claim, actor=actor)
     return drafts
 
 
@@ -198,7 +225,8 @@ def _answer_for(
 ) -> Prepared | Failed:
     if isinstance(result, DriverCallError):
         return Failed(str(result), outcome=result.outcome, code=result.code)
-    return result.get(claim.uid) or _missing(claim)
+    answer = result.get(claim.uid) or _missing(claim)
+    return judge(answer) if isinstance(answer, Prepared) else answer
 
 
 def _missing(claim: ClaimState) -> Failed:
@@ -255,9 +283,7 @@ def _prepared(
     return drafts
 
 
-def _failed(
-    claim: ClaimState, driver: DriverName, answer: Failed, attempt: Attempt
-) -> list[Draft]:
+def _failed(claim: ClaimState, driver: DriverName, answer: Failed, attempt: Attempt) -> list[Draft]:
     last = claim.failure(driver)
     fact = f.DriverFailed(
         driver=driver,

@@ -10,6 +10,7 @@ delay.  The rules it keeps are R1, R2, R8, R11 and 1, 3, 5, 7, 8, 12, 13 of desi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -27,7 +28,10 @@ __all__ = [
     "Step",
     "Wait",
     "conclude",
+    "owner",
     "plan",
+    "pod_key",
+    "pods_of",
     "related",
     "waits_for",
 ]
@@ -73,7 +77,7 @@ def plan(
     claims: Iterable[ClaimUid] | None = None,
     pods: Iterable[PodUid] | None = None,
     *,
-    busy: Collection[ClaimUid] = (),
+    busy: Collection[str] = (),
 ) -> tuple[Step, ...]:
     """
     Return what is owed for *claims* and *pods*; for all of the node where both are None.
@@ -100,10 +104,7 @@ def related(node: Node, claims: Iterable[ClaimUid]) -> set[ClaimUid]:
         if claim is None:
             continue
         found.add(uid)
-        pods = [consumer.pod.uid for consumer in claim.consumers]
-        if claim.released:
-            pods.append(claim.released.uid)
-        for pod_uid in pods:
+        for pod_uid in pods_of(claim):
             found.update(node.by_pod.get(pod_uid, ()))
         if claim.operation:
             found.update(node.by_operation.get(claim.operation.id, ()))
@@ -140,12 +141,13 @@ def conclude(
     drafts: Sequence[Draft],
     by: Stamp,
     *,
-    busy: Collection[ClaimUid] = (),
+    busy: Collection[str] = (),
+    within: Collection[str] | None = None,
 ) -> list[Draft]:
     """
     Return *drafts* and all conclusions that follow from them, in order, as one group to append.
 
-    Every prefix of the group is a good state (design.md rule 3): what is missing is planned again.
+    Only claims and pods whose keys are *within* the caller's fact locks are concluded.  Every prefix of the group is a good state (design.md rule 3): what is missing is planned again.
     """
     branch = node.branch()
     claims: set[ClaimUid] = set()
@@ -154,9 +156,7 @@ def conclude(
     new = list(drafts)
     while new:
         for draft in new:
-            branch.fold(
-                stamp(draft, by, sequence=branch.sequence + 1, id="", wall_time_ns=0)
-            )
+            branch.fold(stamp(draft, by, sequence=branch.sequence + 1, id="", wall_time_ns=0))
             if draft.claim:
                 claims.add(draft.claim.uid)
             if draft.pod:
@@ -164,27 +164,32 @@ def conclude(
                 claims.update(branch.by_pod.get(draft.pod.uid, ()))
         result += new
         claims = related(branch, claims)
-        pods |= _pods_of(node, claims)
+        for uid in claims:
+            # As it was before the group: one of its pods may be free to close now.
+            pods |= pods_of(node.claims[uid]) if uid in node.claims else set()
+        if within is not None:
+            claims = {uid for uid in claims if uid in within}
+            pods = {uid for uid in pods if pod_key(uid) in within}
         steps = plan(branch, claims, pods, busy=busy)
         new = [step.draft for step in steps if isinstance(step, Record)]
     return result
 
 
-def _pods_of(node: Node, claims: Iterable[ClaimUid]) -> set[PodUid]:
-    """Return the pods that *claims* hold as *node* stands; one of them may become free to close."""
-    found: set[PodUid] = set()
-    for uid in claims:
-        if claim := node.claims.get(uid):
-            found.update(consumer.pod.uid for consumer in claim.consumers)
-            if claim.released:
-                found.add(claim.released.uid)
-    return found
+def pod_key(pod_uid: PodUid) -> str:
+    """Return the fact lock's key of a pod; a claim's are its UID and `namespace/name`."""
+    return f"pod:{pod_uid}"
+
+
+def pods_of(claim: ClaimState) -> set[PodUid]:
+    """Return the pods that hold *claim*: its consumers, and the one it is unprepared for."""
+    pods = {consumer.pod.uid for consumer in claim.consumers}
+    return pods | {claim.released.uid} if claim.released else pods
 
 
 class _Planner:
     """Collects the steps of many claims, so that those of one operation are grouped."""
 
-    def __init__(self, node: Node, busy: Collection[ClaimUid]) -> None:
+    def __init__(self, node: Node, busy: Collection[str]) -> None:
         self._node = node
         self._busy = busy
         self._records: list[Step] = []
@@ -259,7 +264,7 @@ class _Planner:
                 found.append(f.ConsumerLeft(pod_uid=consumer.pod.uid, reason="abandoned"))
         return found
 
-    def _void(self, claim: ClaimState) -> str:
+    def _void(self, claim: ClaimState) -> Literal["", "boot", "start"]:
         """Return why the claim's answers count no more, if so (design.md rule 5)."""
         node, operation = self._node, claim.operation
         valid = [answer for answer in claim.answers if not answer.void]

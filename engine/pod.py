@@ -192,9 +192,7 @@ def _resolve(command: PreparePod, item: PodClaimObject) -> ClaimObject:
     return claim
 
 
-def _judge(
-    node: Node, command: PreparePod, item: PodClaimObject, claim: ClaimObject
-) -> _Entry:
+def _judge(node: Node, command: PreparePod, item: PodClaimObject, claim: ClaimObject) -> _Entry:
     """Return *claim* as an entry of the pod, or raise if the node cannot take it now."""
     assert claim.allocation is not None
     reasons = _identity_problems(node, claim)
@@ -285,11 +283,7 @@ def _drafts(
         containers=pod.containers,
         extended=extended,
     )
-    drafts = [
-        draft
-        for entry in entries.values()
-        for draft in _claim_drafts(node, command, entry)
-    ]
+    drafts = [draft for entry in entries.values() for draft in _claim_drafts(node, command, entry)]
     if not drafts and _is_standing(node, pod.ref.uid, request):
         return []
     return [*drafts, Draft(fact=request, pod=pod.ref, actor=command.actor)]
@@ -307,9 +301,7 @@ def _claim_drafts(node: Node, command: PreparePod, entry: _Entry) -> list[Draft]
         if claim.config:
             facts.append(f.ConfigRecorded(config=msgspec.Raw(claim.config)))
         assert claim.allocation is not None
-        facts.append(
-            f.Bound(pod=pod, allocation=claim.allocation, attributes=claim.attributes)
-        )
+        facts.append(f.Bound(pod=pod, allocation=claim.allocation, attributes=claim.attributes))
         skipped = ""
     elif consumer is None or (consumer.skipped and not entry.skip):
         facts.append(f.ConsumerJoined(pod=pod))
@@ -335,4 +327,3 @@ def _is_standing(node: Node, pod_uid: PodUid, request: f.PrepareRequested) -> bo
     )
     by_this_writer = node.policy.reprepare_on == "boot" or old.writer == node.writer
     return same and by_this_writer and old.boot == node.boot
-
