@@ -13,9 +13,11 @@ from. A reader that stops reading (``| head``) is no error.
 from __future__ import annotations
 
 import os
+import select
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -23,7 +25,7 @@ from ...config.settings import SettingsError
 from ...engine.errors import ClaimletError
 from .text import one_line
 
-__all__ = ["AnsweredError", "TimedOutError", "exit_code_of", "guarded"]
+__all__ = ["AnsweredError", "HungUpError", "TimedOutError", "exit_code_of", "guarded", "hanging_up"]
 
 _BAD, _USAGE, _UNREADABLE, _INTERRUPTED = 1, 2, 4, 130
 
@@ -32,6 +34,10 @@ class TimedOutError(ClaimletError):
     """What was waited for did not happen in time."""
 
     exit_code = 5
+
+
+class HungUpError(Exception):
+    """Nobody reads what is written."""
 
 
 class AnsweredError(Exception):
@@ -46,13 +52,13 @@ def guarded(run: Callable[[], object], *, debug: Callable[[], bool]) -> int:
     """Do *run* and return the exit code; what it raises is told on stderr."""
     try:
         result = run()
-        sys.stdout.flush()
+        _flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return _USAGE
     except AnsweredError as answer:
         return _flushed(answer.exit_code)
-    except BrokenPipeError:
+    except HungUpError:
         return _hang_up()
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
@@ -105,10 +111,39 @@ def _say(word: str, text: str) -> None:
         click.echo(f"{word}: {one_line(text)}", err=True)
 
 
-def _flushed(exit_code: int) -> int:
+@contextmanager
+def hanging_up() -> Iterator[None]:
+    """
+    Tell a reader that left from a peer that did; click would take both for the former.
+
+    Raises:
+        HungUpError: Nobody reads stdout any more.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        if _reader_left():
+            raise HungUpError from None
+        raise
+
+
+def _reader_left() -> bool:
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in stdout.poll(0))
+
+
+def _flush() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
+        raise HungUpError from None
+
+
+def _flushed(exit_code: int) -> int:
+    try:
+        _flush()
+    except HungUpError:
         _hang_up()
     return exit_code
 

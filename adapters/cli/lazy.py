@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from .errors import hanging_up
 from .options import Group
 
 __all__ = ["COMMANDS", "LazyGroup"]
@@ -51,6 +53,16 @@ class LazyGroup(Group):
         module = import_module(f".{cmd_name}", __package__)
         found: click.Command = module.command
         return found
+
+    def make_context(self, *args: Any, **attributes: Any) -> click.Context:
+        """Read the arguments; this writes help and version."""
+        with hanging_up():
+            return super().make_context(*args, **attributes)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was called."""
+        with hanging_up():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""

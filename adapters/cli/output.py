@@ -77,7 +77,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
                 if not items and empty:
                     click.echo(empty, err=True)
                 else:
-                    click.echo(self.table(items, columns), nl=False)
+                    click.echo(self.table(items, columns), nl=False, color=self.colour)
             case "jsonl":
                 for item in items:
                     click.echo(msgspec.json.encode(item))
@@ -95,7 +95,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
             case "json" | "yaml" | "jsonl":
                 self.document(value)
             case _:
-                click.echo(text().rstrip("\n"))
+                click.echo(text().rstrip("\n"), color=self.colour)
 
     def document(self, value: object) -> None:
         """Write *value* as one json or yaml document."""
