@@ -1,0 +1,215 @@
+"""
+What client and service say to each other: one JSON request and one JSON reply for each verb.
+
+Subjects are ``claimlet.<node>.<verb>``.  A reply holds either a result or a `Fault`, which becomes the
+same error on the client's side, with its hint and exit code.  Unknown fields are ignored, so that an
+older client works with a newer service.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ...engine.errors import (
+    ClaimletError,
+    NotFoundError,
+    NotReadyError,
+    RefusedError,
+    UsageError,
+)
+from ...engine.views import ClaimView, ObjectView
+from ...events.subjects import node_token
+
+__all__ = [
+    "VERBS",
+    "HOLD_SECONDS_MAX",
+    "BootView",
+    "Count",
+    "Fault",
+    "Hello",
+    "DriverRow",
+    "ObjectRequest",
+    "PodClaims",
+    "PodRow",
+    "PrepareRequest",
+    "Reply",
+    "StateReply",
+    "TeardownRequest",
+    "WaiveRequest",
+    "WaiverRow",
+    "error_of",
+    "fault_of",
+    "subject_of",
+]
+
+#: The longest that the service holds one reply back, so that a client hears of a dead service.
+HOLD_SECONDS_MAX = 30.0
+
+VERBS = ("hello", "prepare", "unprepare", "state", "reprepare", "replay", "waive", "settle")
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the messages."""
+
+
+class Fault(_Message, frozen=True):
+    """Why a request failed, as the client raises it again."""
+
+    message: str
+    hint: str = ""
+    exit_code: int = 1
+    reasons: list[str] = []
+
+
+class Reply(_Message, frozen=True):
+    """The answer to any request: a result or a fault."""
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    fault: Fault | None = None
+
+
+class Hello(_Message, frozen=True):
+    """Who answers."""
+
+    node: str
+    version: str
+    writer: str
+    boot: str
+    sequence: int
+    is_log_available: bool
+
+
+class PrepareRequest(_Message, frozen=True):
+    """Ask for the pods of `documents`; hold the reply until they are prepared, at most so long."""
+
+    documents: list[dict[str, Any]]
+    wait_seconds: float = 0.0
+
+
+class TeardownRequest(_Message, frozen=True):
+    """Say that a pod is gone; hold the reply until its claims are unprepared, at most so long."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    reason: str = "deleted"
+    wait_seconds: float = 0.0
+
+
+class ObjectRequest(_Message, frozen=True):
+    """A claim by name and, where the name means several, by UID; or a driver by `name` alone."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class WaiveRequest(_Message, frozen=True):
+    """Give up, or settle, what a driver owes for a claim."""
+
+    namespace: str
+    name: str
+    driver: str
+    reason: str = ""
+    uid: str = ""
+
+
+class Count(_Message, frozen=True):
+    """How many things a request touched."""
+
+    count: int
+
+
+class PodClaims(_Message, frozen=True):
+    """A pod and its claims."""
+
+    kind: str = "PodClaims"
+    pod: ObjectView
+    #: pending, prepared, request-again, refused, unpreparing, closed.
+    state: str
+    reasons: list[str]
+    claims: list[ClaimView]
+
+
+class PodRow(_Message, frozen=True):
+    """A pod in a state reply."""
+
+    namespace: str
+    name: str
+    uid: str
+    state: str
+    reasons: list[str]
+    source: str
+    requested: str
+    claims: list[str]
+
+
+class DriverRow(_Message, frozen=True):
+    """An instance of a driver."""
+
+    driver: str
+    instance: str
+    endpoint: str
+    api: str
+    since: str
+    is_connected: bool
+
+
+class WaiverRow(_Message, frozen=True):
+    """A debt that was waived."""
+
+    namespace: str
+    name: str
+    claim_uid: str
+    driver: str
+    who: str
+    why: str
+    last_error: str
+    time: str
+
+
+class BootView(_Message, frozen=True):
+    """The boot that the node is in."""
+
+    boot: str
+    since: str
+    writer: str
+    reprepare_on: str
+
+
+class StateReply(_Message, frozen=True):
+    """All that the node holds now."""
+
+    node: str
+    sequence: int
+    digest: str
+    boot: BootView
+    synced: list[str]
+    claims: list[ClaimView]
+    pods: list[PodRow]
+    drivers: list[DriverRow]
+    waivers: list[WaiverRow]
+    is_live: bool = True
+
+
+def subject_of(node: str, verb: str) -> str:
+    """Return the subject of *verb* at *node*."""
+    return f"claimlet.{node_token(node)}.{verb}"
+
+
+def fault_of(error: ClaimletError) -> Fault:
+    """Return *error* as it is sent."""
+    reasons = list(error.reasons) if isinstance(error, RefusedError) else []
+    return Fault(message=str(error), hint=error.hint, exit_code=error.exit_code, reasons=reasons)
+
+
+def error_of(fault: Fault) -> ClaimletError:
+    """Return the error that *fault* stands for."""
+    if fault.reasons:
+        return RefusedError(fault.reasons, hint=fault.hint)
+    kinds = {2: UsageError, 3: NotFoundError, 4: NotReadyError}
+    error = kinds.get(fault.exit_code, ClaimletError)(fault.message, hint=fault.hint)
+    error.exit_code = fault.exit_code
+    return error

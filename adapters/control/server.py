@@ -1,0 +1,97 @@
+"""
+The control service on NATS: a micro service in the CONTROL account, found by ``nats micro ls``.
+
+One task per request, so that a held reply holds up nobody; requests are bounded in number.  It is
+started again on a new connection whenever the server was: the connection reconnects by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from ... import __version__
+from ...events.world import World
+from .handlers import Handlers
+from .protocol import VERBS, Fault, Reply, subject_of
+
+__all__ = ["ACTOR_HEADER", "ControlService"]
+
+#: Who asks, as the client says it; the account's key is what the server has checked.
+ACTOR_HEADER = "Claimlet-Actor"
+_ACTOR_BYTES_MAX = 128
+_REQUESTS_MAX = 512
+
+_log: Any = structlog.get_logger()
+
+
+class ControlService:
+    """Answers commands on *connection*, which it is given connected."""
+
+    def __init__(self, handlers: Handlers, *, node: str, world: World) -> None:
+        self._handlers = handlers
+        self._node = node
+        self._world = world
+        self._running = 0
+        self._service: Any = None
+
+    async def start(self, connection: Any) -> None:
+        """Add the service to *connection*."""
+        from nats.micro import EndpointConfig, ServiceConfig, add_service
+
+        self._service = await add_service(
+            connection,
+            ServiceConfig(
+                name="claimlet",
+                version=__version__,
+                description="node manager for DRA claims",
+                metadata={"node": self._node},
+            ),
+        )
+        for verb in VERBS:
+            await self._service.add_endpoint(
+                EndpointConfig(
+                    name=verb, subject=subject_of(self._node, verb), handler=self._handler(verb)
+                )
+            )
+
+    async def stop(self) -> None:
+        """Take the service off the connection."""
+        if self._service is not None:
+            await self._service.stop()
+            self._service = None
+
+    def _handler(self, verb: str) -> Any:
+        async def handle(request: Any) -> None:
+            # Handlers of one endpoint run one after another in the client; ours may wait.
+            self._world.spawn(self._answer(verb, request), name=f"control {verb}")
+
+        return handle
+
+    async def _answer(self, verb: str, request: Any) -> None:
+        import msgspec
+
+        if self._running >= _REQUESTS_MAX:
+            fault = Fault(message="too many requests at once", hint="try again", exit_code=4)
+            await self._respond(request, msgspec.json.encode(Reply(fault=fault)), verb)
+            return
+        self._running += 1
+        try:
+            actor = (request.headers or {}).get(ACTOR_HEADER, "operator")[:_ACTOR_BYTES_MAX]
+            data = await self._handlers.handle(verb, request.data, actor=actor)
+            await self._respond(request, data, verb)
+        finally:
+            self._running -= 1
+
+    async def _respond(self, request: Any, data: bytes, verb: str) -> None:
+        from nats.errors import Error, MaxPayloadError
+
+        try:
+            await request.respond(data)
+        except MaxPayloadError:
+            _log.warning("reply_too_large", verb=verb, size_bytes=len(data))
+        except (Error, asyncio.TimeoutError, OSError) as error:
+            # The client asks again; what it asked for is in the log.
+            _log.warning("reply_lost", verb=verb, error=str(error))

@@ -1,0 +1,115 @@
+"""
+All that a node holds, as one reply: from the running loop, or from a replay where none runs.
+
+A replay gives the same claims and pods (rule R12); it knows neither when the next call is due nor
+which drivers are connected now.
+"""
+
+from __future__ import annotations
+
+from ...engine.loop import NodeLoop
+from ...engine.node import Node
+from ...engine.views import Live, claim_views, pod_state, pod_view
+from ...events.values import DriverName
+from ...events.world import World
+from .protocol import BootView, DriverRow, PodRow, StateReply, WaiverRow
+
+__all__ = ["live", "of_loop", "of_node", "pod_state"]
+
+
+def live(loop: NodeLoop, world: World) -> Live:
+    """Return what only the running loop knows about a call."""
+
+    def find(operation: str, driver: DriverName) -> tuple[int, float | None] | None:
+        call = loop.call_state(operation, driver)
+        if call is None:
+            return None
+        return call.attempts, None if call.is_running else call.due - world.monotonic()
+
+    return find
+
+
+def of_loop(loop: NodeLoop, world: World) -> StateReply:
+    """Return the state of the running service."""
+    return of_node(loop.node, now_ns=world.wall_time_ns(), live=live(loop, world))
+
+
+def of_node(node: Node, *, now_ns: int = 0, live: Live | None = None) -> StateReply:
+    """Return the state of a fold."""
+    return StateReply(
+        node=node.name,
+        sequence=node.sequence,
+        digest=node.digest(),
+        boot=BootView(
+            boot=node.boot,
+            since=node.boot_time,
+            writer=node.writer,
+            reprepare_on=node.policy.reprepare_on,
+        ),
+        synced=sorted(node.synced),
+        claims=claim_views(node, now_ns=now_ns, live=live),
+        pods=_pods(node),
+        drivers=_drivers(node, is_live=live is not None),
+        waivers=[
+            WaiverRow(
+                namespace=w.claim.namespace,
+                name=w.claim.name,
+                claim_uid=w.claim.uid,
+                driver=w.driver,
+                who=w.who,
+                why=w.why,
+                last_error=w.last_error,
+                time=w.time,
+            )
+            for w in sorted(node.waivers.values(), key=lambda w: w.sequence)
+        ],
+        is_live=live is not None,
+    )
+
+
+def _pods(node: Node) -> list[PodRow]:
+    rows = []
+    for pod in node.pods.values():
+        view = pod_view(node, pod)
+        rows.append(
+            PodRow(
+                namespace=view.namespace,
+                name=view.name,
+                uid=view.uid,
+                state=view.state,
+                reasons=view.reasons,
+                source=view.source,
+                requested=view.requested,
+                claims=view.claims,
+            )
+        )
+    rows += [
+        PodRow(
+            namespace=r.pod.namespace,
+            name=r.pod.name,
+            uid=r.pod.uid,
+            state="refused",
+            reasons=list(r.reasons),
+            source=r.source,
+            requested=r.time,
+            claims=[],
+        )
+        for r in node.refusals.values()
+        if r.pod.uid not in node.pods
+    ]
+    return sorted(rows, key=lambda row: (row.namespace, row.name, row.uid))
+
+
+def _drivers(node: Node, *, is_live: bool) -> list[DriverRow]:
+    return [
+        DriverRow(
+            driver=i.driver,
+            instance=i.instance,
+            endpoint=i.endpoint,
+            api=i.api,
+            since=i.time,
+            is_connected=is_live,
+        )
+        for instances in sorted(node.drivers.items())
+        for i in instances[1]
+    ]
