@@ -156,7 +156,7 @@ def conclude(
     new = list(drafts)
     while new:
         for draft in new:
-            branch.fold(stamp(draft, by, sequence=branch.sequence + 1, id="", wall_time_ns=0))
+            branch.fold(stamp(draft, by, sequence=branch.sequence + 1, record_id="", wall_time_ns=0))
             if draft.claim:
                 claims.add(draft.claim.uid)
             if draft.pod:

@@ -1,9 +1,9 @@
 """
 What readers see of a claim, a pod, a driver: frozen values made from the fold, ready for JSON.
 
-They are made in one go without awaiting, so no reader sees a half-written list (rule R9); they answer
-the same from replay as live (rule R12), but for what only the running service knows: how often a call
-was made and when the next one is due, which the `Live` argument adds.
+They are made in one go without awaiting, so no reader sees a half-written list (rule R9); they
+answer the same from replay as live (rule R12), but for what only the running service knows: how
+often a call was made and when the next one is due, which the `Live` argument adds.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def pod_state(node: Node, pod: PodState) -> tuple[str, list[str]]:
     """
     Return the pod's state and why it is in it.
 
-    `prepared` means that its containers may start: every claim that it uses is prepared in this boot.
+    `prepared` means that its containers may start: every claim that it uses is prepared in this
+    boot.
     """
     if pod.ended:
         return "unpreparing", [f"ended: {pod.ended}"]
@@ -340,7 +341,7 @@ def _last_error(claim: ClaimState) -> ErrorView | None:
 
 
 def claims_of_driver(node: Node, driver: DriverName) -> list[ClaimUid]:
-    """Return the claims that hold or owe something through *driver*: what keeps it from stopping."""
+    """Return the claims that hold or owe something through *driver*."""
     return sorted(
         claim.uid
         for claim in node.claims.values()

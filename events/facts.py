@@ -2,10 +2,12 @@
 The facts: everything that can have happened on a node, in the past tense.
 
 The class name in snake case is the fact's *word*: the record's `t`, the trigger of the machine, the
-last token of the subject and the event of the log line (design.md section 2).  A fact holds the body
-only; whom it is about stands in the record.  Meanings never change; fields are only ever added.
+last token of the subject and the event of the log line (design.md section 2).  A fact holds the
+body only; whom it is about stands in the record.  Meanings never change; fields are only ever
+added.
 
-Claim facts drive `engine.lifecycle`; pod and node facts say what was asked for and what the node is.
+Claim facts drive `engine.lifecycle`; pod and node facts say what was asked for and what the node
+is.
 """
 
 from __future__ import annotations
@@ -67,9 +69,9 @@ __all__ = [
     "SettingsChanged",
     "SourceSynced",
     "Stopped",
-    "Unprepared",
     "UnprepareRequested",
     "UnprepareStarted",
+    "Unprepared",
     "WaiverSettled",
     "WriterStarted",
 ]
@@ -82,7 +84,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     word: ClassVar[str] = ""
     #: The version of the body, beside the word in the record.
     version: ClassVar[int] = 1
-    #: Whether a reader that does not know the word must stop (unknown uncritical facts are not folded).
+    #: Whether a reader that does not know the word must stop (unknown uncritical facts are not
+    #: folded).
     critical: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -106,7 +109,7 @@ class NodeFact(Fact, frozen=True):
 
 
 class Generated(ClaimFact, frozen=True):
-    """This node learned of the claim."""
+    """The node learned of the claim."""
 
     origin: Literal["template", "user", "extended", "legacy"] = "user"
     #: The claim is asked for under this name by the pod that brought it.
@@ -136,7 +139,7 @@ class ConsumerLeft(ClaimFact, frozen=True):
 
 
 class PrepareSkipped(ClaimFact, frozen=True):
-    """This consumer does not need the claim prepared (rule R8)."""
+    """The consumer does not need the claim prepared (rule R8)."""
 
     pod_uid: PodUid
     reason: Literal["unused", "driver"] = "unused"
@@ -246,7 +249,9 @@ class Restored(ClaimFact, frozen=True):
 class AnomalyFound(ClaimFact, frozen=True):
     """Something that should not be; it names nothing of another namespace."""
 
-    kind: Literal["device_overlap", "unknown_device", "cdi_conflict", "orphan", "protocol_violation"]
+    kind: Literal[
+        "device_overlap", "unknown_device", "cdi_conflict", "orphan", "protocol_violation"
+    ]
     driver: DriverName
     text: str
     pool: str = ""
@@ -302,7 +307,7 @@ class PodClosed(PodFact, frozen=True):
 
 
 class WriterStarted(NodeFact, frozen=True):
-    """A process took the log over: it sets boot and writer and forgets drivers, sources and health."""
+    """A process took the log over: it sets boot and writer, and forgets drivers and sources."""
 
     writer: str
     boot: str

@@ -1,9 +1,9 @@
 """
 The record: a fact with its envelope, as it lies in the log (design.md section 4).
 
-`Draft` is a fact that somebody wants to append; the log stamps it and makes it a `Record`.  Decoding
-goes in three steps: the envelope with the body untouched, an upcast by (`t`, `v`), the typed body.
-Every input is hostile until decoded: sizes are bounded, errors name the sequence.
+`Draft` is a fact that somebody wants to append; the log stamps it and makes it a `Record`.
+Decoding goes in three steps: the envelope with the body untouched, an upcast by (`t`, `v`), the
+typed body. Every input is hostile until decoded: sizes are bounded, errors name the sequence.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
     A stored fact.
 
-    `fact` is None for an uncritical word that this version does not know: it is chained and counted,
-    and never folded.  `time` is RFC 3339 in UTC with microseconds; it is shown, never compared.
+    `fact` is None for an uncritical word that this version does not know: it is chained and
+    counted, and never folded.  `time` is RFC 3339 in UTC with microseconds; it is shown, never
+    compared.
     """
 
     sequence: int
@@ -103,13 +104,13 @@ def time_text(wall_time_ns: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def stamp(draft: Draft, by: Stamp, *, sequence: int, id: str, wall_time_ns: int) -> Record:
+def stamp(draft: Draft, by: Stamp, *, sequence: int, record_id: str, wall_time_ns: int) -> Record:
     """Return *draft* as the record that it becomes at *sequence*."""
     return Record(
         sequence=sequence,
         word=draft.fact.word,
         fact=draft.fact,
-        id=id,
+        id=record_id,
         time=time_text(wall_time_ns),
         node=by.node,
         boot=by.boot,
@@ -153,8 +154,8 @@ def encode(record: Record) -> bytes:
     )
     if len(data) > BODY_BYTES_MAX:
         raise InvalidRecordError(
-            f"{record.word} for {record.claim or record.pod or record.node} takes {len(data)} bytes,"
-            f" more than the {BODY_BYTES_MAX} that one record may have"
+            f"{record.word} for {record.claim or record.pod or record.node} takes"
+            f" {len(data)} bytes, more than the {BODY_BYTES_MAX} that a record may have"
         )
     return data
 
@@ -196,8 +197,8 @@ def _body(envelope: _Envelope, sequence: int) -> Fact | None:
     if kind is None or envelope.v > kind.version:
         if envelope.critical:
             raise UnknownFactError(
-                f"record {sequence} is a {envelope.t!r} of version {envelope.v}, which this claimlet"
-                " does not know",
+                f"record {sequence} is a {envelope.t!r} of version {envelope.v}, which this"
+                " claimlet does not know",
                 sequence=sequence,
                 hint="read the log with the version that wrote it, or a newer one",
             )

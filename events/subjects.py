@@ -1,10 +1,12 @@
 """
 Subjects: where a fact is published, and what a token may be (design.md section 4).
 
-``dra.<node>.claim.<namespace>.<claim uid>.<fact>`` · ``dra.<node>.pod.<namespace>.<pod uid>.<fact>`` ·
-``dra.<node>.node.<fact>`` · ``dra.<node>.private.<namespace>.<claim uid>.config_recorded``.
+``dra.<node>.claim.<namespace>.<claim uid>.<fact>`` · ``dra.<node>.pod.<namespace>.<pod
+uid>.<fact>`` · ``dra.<node>.node.<fact>`` · ``dra.<node>.private.<namespace>.<claim
+uid>.config_recorded``.
 
-A token is checked before it is used: a dot, star or blank in one would aim a fact at another subject.
+A token is checked before it is used: a dot, star or blank in one would aim a fact at another
+subject.
 """
 
 from __future__ import annotations

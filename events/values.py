@@ -32,8 +32,8 @@ ClaimUid = NewType("ClaimUid", str)
 PodUid = NewType("PodUid", str)
 DriverName = NewType("DriverName", str)
 
-#: How a call to a driver went wrong.  `refused`: the driver said no; `unreachable`: it never got the
-#: call; `unknown`: it may have acted; `invalid`: its answer breaks the contract.
+#: How a call to a driver went wrong.  `refused`: the driver said no; `unreachable`: it never got
+#: the call; `unknown`: it may have acted; `invalid`: its answer breaks the contract.
 FailureOutcome = Literal["refused", "unreachable", "unknown", "invalid"]
 
 
@@ -82,8 +82,8 @@ class Allocation(Value, frozen=True):
     """
     What the scheduler gave a claim: the decoded results and the JSON they were decoded from.
 
-    `verbatim` is `status.allocation` with opaque parameters replaced by their digest; `digest` is the
-    sha256 of the original, the claim's *allocation hash* (design.md rule 4).
+    `verbatim` is `status.allocation` with opaque parameters replaced by their digest; `digest` is
+    the sha256 of the original, the claim's *allocation hash* (design.md rule 4).
     """
 
     digest: str

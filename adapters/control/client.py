@@ -7,7 +7,6 @@ caller's own time is up, across a service that is killed and started meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import os
 from collections.abc import AsyncIterator
@@ -15,11 +14,12 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
+import nats
+from nats.errors import Error, NoRespondersError
 
 from ...engine.errors import NotReadyError
 from ...events.address import ServerAddress
-from .protocol import HOLD_SECONDS_MAX, Reply, error_of, subject_of
-from .server import ACTOR_HEADER
+from .protocol import ACTOR_HEADER, HOLD_SECONDS_MAX, Reply, error_of, subject_of
 
 __all__ = ["ControlClient", "connect_control"]
 
@@ -45,15 +45,13 @@ class ControlClient:
             NotReadyError: Nobody answers.
             ClaimletError: The service's own error.
         """
-        from nats.errors import Error, NoRespondersError, TimeoutError as NatsTimeoutError
-
         data = msgspec.json.encode(request) if request is not None else b"{}"
         timeout = _REPLY_SECONDS + min(hold_seconds, HOLD_SECONDS_MAX)
         try:
             message = await self._connection.request(
                 subject_of(self._node, verb), data, timeout=timeout, headers=self._headers
             )
-        except (NoRespondersError, NatsTimeoutError, asyncio.TimeoutError):
+        except (NoRespondersError, TimeoutError):
             raise not_running(self._node) from None
         except Error as error:
             raise NotReadyError(f"the request could not be sent: {error}") from None
@@ -79,8 +77,6 @@ async def connect_control(address: ServerAddress, *, node: str) -> AsyncIterator
     Raises:
         NotReadyError: The server does not answer.
     """
-    import nats
-    from nats.errors import Error
 
     async def quiet(_: Exception) -> None:
         return None
@@ -97,7 +93,7 @@ async def connect_control(address: ServerAddress, *, node: str) -> AsyncIterator
             error_cb=quiet,
             name="claimlet command",
         )
-    except (Error, OSError, asyncio.TimeoutError):
+    except (Error, OSError, TimeoutError):
         raise not_running(node) from None
     try:
         yield ControlClient(connection, node=node)

@@ -2,7 +2,8 @@
 What each verb of the control interface does, apart from how it is carried.
 
 A wish is stored before its reply goes out; a reply may be held back until the pod is prepared or
-unprepared, bounded by `HOLD_SECONDS_MAX`, so that `--wait` costs one request.  Who asks is recorded.
+unprepared, bounded by `HOLD_SECONDS_MAX`, so that `--wait` costs one request.  Who asks is
+recorded.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class Handlers:
             and request.uid in ("", _ref(pod).uid)
         }
         live = [p for p in refs.values() if isinstance(p, PodState) and not p.ended]
-        found = live or list(refs.values())
+        found: list[PodState | Refusal] = [*live] or list(refs.values())
         if len(live) > 1:
             uids = ", ".join(sorted(_ref(pod).uid for pod in live))
             raise AmbiguousError(

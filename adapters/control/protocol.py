@@ -1,9 +1,9 @@
 """
 What client and service say to each other: one JSON request and one JSON reply for each verb.
 
-Subjects are ``claimlet.<node>.<verb>``.  A reply holds either a result or a `Fault`, which becomes the
-same error on the client's side, with its hint and exit code.  Unknown fields are ignored, so that an
-older client works with a newer service.
+Subjects are ``claimlet.<node>.<verb>``.  A reply holds either a result or a `Fault`, which becomes
+the same error on the client's side, with its hint and exit code.  Unknown fields are ignored, so
+that an older client works with a newer service.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from ...engine.views import ClaimView, ObjectView
 from ...events.subjects import node_token
 
 __all__ = [
-    "VERBS",
+    "ACTOR_HEADER",
     "HOLD_SECONDS_MAX",
+    "VERBS",
     "BootView",
     "Count",
+    "DriverRow",
     "Fault",
     "Hello",
-    "DriverRow",
     "ObjectRequest",
     "PodClaims",
     "PodRow",
@@ -43,6 +44,9 @@ __all__ = [
     "fault_of",
     "subject_of",
 ]
+
+#: Who asks, as the client says it; the account's key is what the server has checked.
+ACTOR_HEADER = "Claimlet-Actor"
 
 #: The longest that the service holds one reply back, so that a client hears of a dead service.
 HOLD_SECONDS_MAX = 30.0
@@ -125,12 +129,12 @@ class Count(_Message, frozen=True):
 class PodClaims(_Message, frozen=True):
     """A pod and its claims."""
 
-    kind: str = "PodClaims"
     pod: ObjectView
     #: pending, prepared, request-again, refused, unpreparing, closed.
     state: str
     reasons: list[str]
     claims: list[ClaimView]
+    kind: str = "PodClaims"
 
 
 class PodRow(_Message, frozen=True):

@@ -7,20 +7,21 @@ started again on a new connection whenever the server was: the connection reconn
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
+import msgspec
 import structlog
+from nats.errors import Error, MaxPayloadError
+from nats.micro import add_service
+from nats.micro.service import EndpointConfig, ServiceConfig
 
 from ... import __version__
 from ...events.world import World
 from .handlers import Handlers
-from .protocol import VERBS, Fault, Reply, subject_of
+from .protocol import ACTOR_HEADER, VERBS, Fault, Reply, subject_of
 
-__all__ = ["ACTOR_HEADER", "ControlService"]
+__all__ = ["ControlService"]
 
-#: Who asks, as the client says it; the account's key is what the server has checked.
-ACTOR_HEADER = "Claimlet-Actor"
 _ACTOR_BYTES_MAX = 128
 _REQUESTS_MAX = 512
 
@@ -39,8 +40,6 @@ class ControlService:
 
     async def start(self, connection: Any) -> None:
         """Add the service to *connection*."""
-        from nats.micro import EndpointConfig, ServiceConfig, add_service
-
         self._service = await add_service(
             connection,
             ServiceConfig(
@@ -71,8 +70,6 @@ class ControlService:
         return handle
 
     async def _answer(self, verb: str, request: Any) -> None:
-        import msgspec
-
         if self._running >= _REQUESTS_MAX:
             fault = Fault(message="too many requests at once", hint="try again", exit_code=4)
             await self._respond(request, msgspec.json.encode(Reply(fault=fault)), verb)
@@ -86,12 +83,10 @@ class ControlService:
             self._running -= 1
 
     async def _respond(self, request: Any, data: bytes, verb: str) -> None:
-        from nats.errors import Error, MaxPayloadError
-
         try:
             await request.respond(data)
         except MaxPayloadError:
             _log.warning("reply_too_large", verb=verb, size_bytes=len(data))
-        except (Error, asyncio.TimeoutError, OSError) as error:
+        except (Error, TimeoutError, OSError) as error:
             # The client asks again; what it asked for is in the log.
             _log.warning("reply_lost", verb=verb, error=str(error))

@@ -1,7 +1,8 @@
 """
 Documents: YAML or JSON text of others, made into plain objects without trusting it.
 
-Bounded in size and number; YAML anchors are refused, since a few lines of them can stand for gigabytes.
+Bounded in size and number; YAML anchors are refused, since a few lines of them can stand for
+gigabytes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _load(text: bytes, origin: str) -> list[Any]:
         for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.AliasEvent):
                 raise UsageError(f"{origin}: YAML aliases are not taken")
-        return list(yaml.load_all(text, Loader=loader))  # noqa: S506 - a safe loader
+        return list(yaml.load_all(text, Loader=loader))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{origin}: {_one_line(error)}", hint="it must be YAML or JSON") from error
 

@@ -1,9 +1,10 @@
 """
 Pods and ResourceClaims as Kubernetes writes them, decoded into what the engine takes.
 
-Unknown fields are ignored, wrong types are told with their path.  Where an object has no UID yet, its
-decoded form has none either; `sources` fill it in.  An allocation is taken from `status.allocation`,
-or simulated where the claim's own annotation names the devices; nobody schedules here.
+Unknown fields are ignored, wrong types are told with their path.  Where an object has no UID yet,
+its decoded form has none either; `sources` fill it in.  An allocation is taken from
+`status.allocation`, or simulated where the claim's own annotation names the devices; nobody
+schedules here.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ __all__ = [
     "decode_pod",
 ]
 
-#: `driver/pool/device` of each device to simulate, by commas; `request=driver/pool/device` names the
-#: request.
+#: `driver/pool/device` of each device to simulate, by commas; `request=driver/pool/device` names
+#: the request.
 DEVICES_ANNOTATION = "claimlet.dev/devices"
 _POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 
@@ -271,7 +272,7 @@ def _simulated(text: str, claim: str) -> dict[str, Any]:
     for item in filter(None, (part.strip() for part in text.split(","))):
         request, _, path = item.rpartition("=")
         parts = path.split("/")
-        if len(parts) != 3 or not all(parts):  # noqa: PLR2004 - driver, pool, device
+        if len(parts) != 3 or not all(parts):
             raise UsageError(
                 f"claim {claim}: {item[:80]!r} in {DEVICES_ANNOTATION} is no driver/pool/device"
             )

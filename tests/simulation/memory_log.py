@@ -67,7 +67,7 @@ class MemoryLog:
             draft,
             self._by,
             sequence=0,
-            id=self._world.new_id(),
+            record_id=self._world.new_id(),
             wall_time_ns=self._world.wall_time_ns(),
         )
         subject(record)

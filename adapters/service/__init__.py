@@ -1,0 +1,1 @@
+"""The node service: the composition root, and the manners of a daemon."""
