@@ -1,0 +1,219 @@
+"""
+What drivers need to reach the gateway, kept under `<state>/gateway` for no eyes but the owner's.
+
+`key` is a random secret; a driver's token is its name and a MAC over it, so that a token tells who
+asks and none has to be stored or looked up.  `port` is chosen once, outside of the range that the
+kernel gives to outgoing connections, and then kept, because running drivers have read their
+kubeconfig long ago.  A port that somebody else holds is therefore an error, not a reason to move.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+import socket
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from ...events.errors import ClaimletError, PermanentError
+
+__all__ = ["Credentials", "GatewayError", "InvalidDriverNameError"]
+
+_KEY_BYTES = 32
+_PORTS = range(20000, 30000)
+_PORT_TRIES = 100
+_LABEL = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
+_DRIVER_NAME = re.compile(rf"(?=.{{1,63}}\Z){_LABEL}(?:\.{_LABEL})*", re.ASCII)
+
+_KUBECONFIG = """\
+# Written by claimlet for the driver {driver}; rewritten when the gateway starts.
+apiVersion: v1
+kind: Config
+clusters:
+- name: claimlet
+  cluster:
+    server: {url}
+users:
+- name: "{driver}"
+  user:
+    token: "{token}"
+contexts:
+- name: claimlet
+  context:
+    cluster: claimlet
+    user: "{driver}"
+current-context: claimlet
+"""
+
+
+class GatewayError(ClaimletError):
+    """The gateway cannot start with what lies in its directory."""
+
+
+class InvalidDriverNameError(PermanentError):
+    """A name that no DRA driver can have."""
+
+    exit_code = 2
+
+
+class Credentials:
+    """The key, the port and the kubeconfigs in one directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """
+        Read the key, or make one.
+
+        Raises:
+            GatewayError: The directory or the key is not usable.
+        """
+        self.directory = state_dir / "gateway"
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._key = self._read_key()
+        except OSError as error:
+            raise GatewayError(f"the gateway's directory is not usable: {error}") from error
+
+    def _read_key(self) -> bytes:
+        path = self.directory / "key"
+        try:
+            key, mode = path.read_bytes(), path.stat().st_mode
+        except FileNotFoundError:
+            key = secrets.token_bytes(_KEY_BYTES)
+            _write(path, key)
+            return key
+        if len(key) != _KEY_BYTES:
+            hint = "delete it, start again, and restart the drivers: they get new tokens"
+            raise GatewayError(f"{path} is no gateway key", hint=hint)
+        if mode & 0o077:
+            hint = f"chmod 600 {path}; if others may have read it, delete it instead"
+            raise GatewayError(f"{path} can be read by others", hint=hint)
+        return key
+
+    def token(self, driver: str) -> str:
+        """
+        Return the bearer token of *driver*.
+
+        Raises:
+            InvalidDriverNameError: No driver can be called that.
+        """
+        if not _DRIVER_NAME.fullmatch(driver):
+            shown = repr(driver if len(driver) <= 80 else driver[:80] + "…")
+            raise InvalidDriverNameError(f"{shown} is no driver name: it must be a DNS subdomain")
+        return f"{driver}.{self._mac(driver)}"
+
+    def driver_of(self, token: str) -> str | None:
+        """Return the driver that *token* belongs to; None where it is no token of this node."""
+        driver, dot, mac = token.rpartition(".")
+        if not dot or not _DRIVER_NAME.fullmatch(driver):
+            return None
+        expected = self._mac(driver)
+        return driver if hmac.compare_digest(mac.encode(), expected.encode()) else None
+
+    def _mac(self, driver: str) -> str:
+        return hmac.new(self._key, driver.encode(), sha256).hexdigest()
+
+    def listen(self) -> socket.socket:
+        """
+        Return a socket that listens on the gateway's port; the first call chooses it.
+
+        Raises:
+            GatewayError: The port is taken, or cannot be noted.
+        """
+        port = self.port
+        if port is None:
+            sock = _bind_first_free()
+            try:
+                _write(self.directory / "port", f"{sock.getsockname()[1]}\n".encode())
+            except GatewayError:
+                sock.close()
+                raise
+            return sock
+        try:
+            return _bind(port)
+        except OSError as error:
+            hint = (
+                f"end what listens there, or delete {self.directory / 'port'} for another port and"
+                " restart the drivers, since they read their kubeconfig when they start"
+            )
+            text = f"the gateway's port {port} on 127.0.0.1 is not to be had: {error.strerror}"
+            raise GatewayError(text, hint=hint) from error
+
+    @property
+    def port(self) -> int | None:
+        """Return the port that was chosen, or None."""
+        path = self.directory / "port"
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise GatewayError(f"{path} cannot be read: {error}") from error
+        if not text.isdigit() or not 0 < int(text) < 65536:
+            raise GatewayError(f"{path} holds no port", hint="delete it for a new port")
+        return int(text)
+
+    def kubeconfig_for(self, driver: str) -> Path:
+        """
+        Write the kubeconfig of *driver*, if it is not there as it should be, and return its path.
+
+        Raises:
+            InvalidDriverNameError: No driver can be called that.
+            GatewayError: No port is chosen yet, or the file cannot be written.
+        """
+        token = self.token(driver)
+        port = self.port
+        if port is None:
+            raise GatewayError("the gateway has no port yet", hint="start the service once")
+        url = f"http://127.0.0.1:{port}"
+        text = _KUBECONFIG.format(driver=driver, url=url, token=token).encode()
+        path = self.directory / f"{driver}.kubeconfig"
+        with suppress(OSError):
+            if path.read_bytes() == text:
+                return path
+        _write(path, text)
+        return path
+
+    def refresh(self) -> None:
+        """Rewrite the kubeconfigs that are there, as a new port or key needs it."""
+        for path in self.directory.glob("*.kubeconfig"):
+            if _DRIVER_NAME.fullmatch(path.stem):
+                self.kubeconfig_for(path.stem)
+
+
+def _bind(port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen(128)
+    except OSError:
+        sock.close()
+        raise
+    sock.settimeout(0)
+    return sock
+
+
+def _bind_first_free() -> socket.socket:
+    for _ in range(_PORT_TRIES):
+        with suppress(OSError):
+            return _bind(secrets.choice(_PORTS))
+    raise GatewayError(f"no free port from {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write *data* whole or not at all, for the owner only."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise GatewayError(f"{path} cannot be written: {error.strerror}") from error
