@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from ..events.record import time_text
-from ..events.values import ClaimUid, DriverName
+from ..events.values import DriverName
 from .lifecycle import PREPARING, UNPREPARING, Phase, public_state
 from .node import Node
 from .plan import owner, waits_for
@@ -108,6 +108,8 @@ class ClaimView(_View, frozen=True):
     skipped_pods: list[str]
     drivers: list[DriverView]
     devices: list[str]
+    #: Drivers that may hold something for the claim.
+    debts: list[str]
     owed: list[OwedView]
     last_error: ErrorView | None
     lost: str
@@ -148,6 +150,7 @@ def claim_view(
         skipped_pods=[c.pod.uid for c in claim.consumers if c.skipped],
         drivers=[_driver(claim, driver) for driver in claim.drivers],
         devices=[f"{d.driver}/{d.pool}/{d.device}" for d in devices],
+        debts=[debt.driver for debt in claim.debts],
         owed=_owed(node, claim, now_ns=now_ns, live=live),
         last_error=_last_error(claim),
         lost=claim.lost,
@@ -338,12 +341,3 @@ def _last_error(claim: ClaimState) -> ErrorView | None:
         return None
     failure = max(claim.failures, key=lambda f: f.sequence)
     return ErrorView(driver=failure.driver, code=failure.code, text=failure.text, time=failure.time)
-
-
-def claims_of_driver(node: Node, driver: DriverName) -> list[ClaimUid]:
-    """Return the claims that hold or owe something through *driver*."""
-    return sorted(
-        claim.uid
-        for claim in node.claims.values()
-        if claim.debt(driver) or (claim.phase is Phase.PREPARED and driver in claim.prepare_drivers)
-    )

@@ -21,6 +21,7 @@ __all__ = [
     "Point",
     "SequencePoint",
     "age",
+    "age_since",
     "duration",
     "parse_point",
     "rfc3339",
@@ -128,6 +129,11 @@ def age(seconds: float) -> str:
     if days < 8 * 365:
         return _two(f"{days // 365}y", f"{days % 365}d")
     return f"{days // 365}y"
+
+
+def age_since(time: str, *, now: datetime) -> str:
+    """Return how long ago the RFC 3339 *time* was; nothing where there is none."""
+    return age((now - datetime.fromisoformat(time)).total_seconds()) if time else ""
 
 
 def _two(high: str, low: str) -> str:

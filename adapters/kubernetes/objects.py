@@ -262,7 +262,7 @@ def decode_claim(document: Mapping[str, Any], *, honour_skips: bool) -> ClaimDoc
         },
         owner=next((o for o in owners if o.controller), None),
         pod_claim_name=annotations.get(_POD_CLAIM_ANNOTATION, ""),
-        config=msgspec.json.encode(config) if _has_parameters(config) else b"",
+        config=_parameters(config),
     )
 
 
@@ -315,10 +315,17 @@ def _device(result: _Result, *, honour_skips: bool) -> AllocatedDevice:
     )
 
 
-def _has_parameters(config: object) -> bool:
-    return isinstance(config, list) and any(
-        isinstance(entry, dict) and isinstance(entry.get("opaque"), dict) for entry in config
-    )
+def _parameters(config: object) -> bytes:
+    """Return the opaque parameters, an entry each and null where there are none, as JSON."""
+    if not isinstance(config, list):
+        return b""
+    found = [
+        entry["opaque"].get("parameters")
+        if isinstance(entry, dict) and isinstance(entry.get("opaque"), dict)
+        else None
+        for entry in config
+    ]
+    return msgspec.json.encode(found) if any(p is not None for p in found) else b""
 
 
 def _without_parameters(entry: object) -> object:

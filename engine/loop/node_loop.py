@@ -2,8 +2,8 @@
 One node's claims, driven: commands in, driver calls out, everything through the log.
 
 A command's facts and all that follows from them are appended as one group; what is still owed after
-that is found by planning again whatever a folded fact has touched.  It keeps rules 1, 2, 7, 8, 11 and 14 of
-design.md section 3; the rules of what is owed stand in `engine.plan`.
+that is found by planning again whatever a folded fact has touched.  It keeps rules 1, 2, 7, 8, 11
+and 14 of design.md section 3; the rules of what is owed stand in `engine.plan`.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class NodeLoop:
         self._flaps = Flaps()
         self._instances: set[str] = set()
         self._is_started = False
+        self._is_draining = False
 
     # --- the log's side --------------------------------------------------------------------------
 
@@ -149,11 +150,12 @@ class NodeLoop:
         raise self._appender.failure
 
     def fail(self, error: ClaimletError) -> None:
-        """Stop for good: no new call, calls in flight are cancelled, nobody is told of a success."""
+        """Stop for good: no new call, calls in flight are cancelled, nobody is told of success."""
         self._appender.fail(error)
 
     async def drain(self) -> None:
-        """Wait until no call is in flight and the outcomes are recorded."""
+        """Start no new call, and wait until those in flight have ended and are recorded."""
+        self._is_draining = True
         while self._appender.busy and self._appender.failure is None:
             await self.changed()
 
@@ -215,7 +217,7 @@ class NodeLoop:
     async def end_pod(
         self, pod_uid: PodUid, fact: f.PodFinished | f.UnprepareRequested, *, actor: str = ""
     ) -> None:
-        """Record that the pod is gone, as its source says; its teardown follows from the log alone."""
+        """Record that the pod is gone, as its source says; teardown follows from the log alone."""
         keys = {pod_key(pod_uid)}
         for uid in self.node.by_pod.get(pod_uid, ()):
             keys |= self._claim_keys([uid])
@@ -304,12 +306,16 @@ class NodeLoop:
 
     def registered(self, instance: DriverInstance) -> None:
         """Record that *instance* answers; one that flaps is recorded only when it stays."""
+        if self._is_draining:
+            return
         self._instances.add(instance.instance)
         delay = self._flaps.delay_seconds(instance.driver, self._world.monotonic())
         self._world.spawn(self._register(instance, delay), name=f"register {instance.driver}")
 
     def gone(self, driver: DriverName, instance: str, reason: str) -> None:
         """Record that the instance does not answer any more."""
+        if self._is_draining:
+            return
         self._instances.discard(instance)
         self._flaps.add(driver, self._world.monotonic())
         self._world.spawn(self._unregister(driver, instance, reason), name=f"gone {driver}")
@@ -346,7 +352,7 @@ class NodeLoop:
 
     def _pump(self) -> None:
         """Plan what the folded facts have touched, and start what is owed."""
-        if not self._appender.is_available:
+        if self._is_draining or not self._appender.is_available:
             # There is no new call while the log is down (rule 14); `wake` comes when it is back.
             return
         claims, pods = related(self.node, self._dirty), self._dirty_pods

@@ -1,0 +1,143 @@
+"""``claimlet drivers``: list drivers, call them again, ask whether one can stop."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from ...engine.errors import NotFoundError
+from .errors import AnsweredError
+from .options import Invocation, group, output_option, pass_invocation
+from .output import Column, Output
+from .service import ask, read_state
+from .times import age_since
+
+if TYPE_CHECKING:
+    from ..control.protocol import DriverRow, StateReply
+
+__all__ = ["command"]
+
+
+@group("drivers")
+def command() -> None:
+    """List drivers, call them again, ask whether one can stop."""
+
+
+class _Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps a driver from being stopped."""
+
+    namespace: str
+    claim: str
+    claim_uid: str
+    pods: list[str]
+    #: holds, owes, waived
+    what: str
+    reason: str
+
+
+@command.command("list")
+@output_option("table", "wide", "json", "jsonl", "yaml", "name")
+@pass_invocation
+def list_(invocation: Invocation, output: Output) -> None:
+    """List the drivers that are registered, newest instance last."""
+    state = read_state(invocation)
+    now = datetime.now(UTC)
+    columns: tuple[Column[DriverRow], ...] = (
+        Column("DRIVER", lambda d: d.driver),
+        Column("API", lambda d: d.api),
+        Column("STATE", lambda d: "connected" if d.is_connected else "unknown", status=True),
+        Column("CLAIMS", lambda d: len(_holds(state, d.driver))),
+        Column("UPTIME", lambda d: age_since(d.since, now=now)),
+        Column("ENDPOINT", lambda d: d.endpoint),
+        Column("INSTANCE", lambda d: d.instance, wide=True),
+    )
+    output.items(
+        state.drivers,
+        columns,
+        kind="DriverList",
+        name=lambda d: f"driver/{d.driver}",
+        empty="no drivers are registered",
+    )
+
+
+@command.command("replay")
+@click.argument("name")
+@output_option("table", "json", "yaml")
+@pass_invocation
+def replay(invocation: Invocation, output: Output, *, name: str) -> None:
+    """
+    Have every claim with a debt to the driver prepared again, all drivers of it.
+
+    For a driver that has lost what it knew: it is told again, from the log.
+    """
+    from ..control.protocol import Count, ObjectRequest
+
+    count = ask(invocation, "replay", Count, request=ObjectRequest(name=name))
+    output.one(count, lambda: f"{count.count} claims are prepared again")
+
+
+@command.command("can-stop")
+@click.argument("name")
+@output_option("table", "json", "jsonl", "yaml")
+@pass_invocation
+def can_stop(invocation: Invocation, output: Output, *, name: str) -> None:
+    """
+    Say whether the driver can be stopped or upgraded now: exit 0 only if it is safe.
+
+    Lists who holds or owes what through it, and the debts that were waived while it was away.
+    """
+    state = read_state(invocation)
+    holds = _holds(state, name)
+    known = any(driver.driver == name for driver in state.drivers)
+    if not holds and not known:
+        raise NotFoundError(
+            f"driver {name} is not registered and no claim names it", hint="claimlet drivers list"
+        )
+    columns: tuple[Column[_Hold], ...] = (
+        Column("NAMESPACE", lambda h: h.namespace),
+        Column("CLAIM", lambda h: h.claim),
+        Column("PODS", lambda h: ",".join(h.pods)),
+        Column("WHAT", lambda h: h.what),
+        Column("REASON", lambda h: h.reason),
+    )
+    if holds or output.format != "table":
+        output.items(holds, columns, kind="HoldList")
+    if holds:
+        click.echo(f"{name} cannot stop: {len(holds)} claims hold or owe something", err=True)
+        raise AnsweredError
+    if output.format == "table":
+        click.echo(f"{name} can stop: no claim holds or owes anything through it")
+
+
+def _holds(state: StateReply, driver: str) -> list[_Hold]:
+    """Return who holds or owes something through *driver*."""
+    found = []
+    for claim in state.claims:
+        if driver in claim.debts:
+            owed = next((o for o in claim.owed if o.driver == driver), None)
+            found.append(
+                _Hold(
+                    namespace=claim.namespace,
+                    claim=claim.name,
+                    claim_uid=claim.uid,
+                    pods=[pod.name for pod in claim.pods],
+                    what="owes" if owed else "holds",
+                    reason=f"{owed.operation}: {owed.reason}" if owed else claim.state,
+                )
+            )
+    found += [
+        _Hold(
+            namespace=waiver.namespace,
+            claim=waiver.name,
+            claim_uid=waiver.claim_uid,
+            pods=[],
+            what="waived",
+            reason=f"by {waiver.who}: {waiver.why}",
+        )
+        for waiver in state.waivers
+        if waiver.driver == driver
+    ]
+    return found
