@@ -9,6 +9,7 @@ log, so `spec` is empty.  Another driver's opaque parameters may hold secrets an
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +22,10 @@ __all__ = ["ClaimsView", "GatewayClaim", "claim_body"]
 #: Which pod claim a generated claim was made for; upstream's helper copies it into device metadata.
 _POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 
+#: What stands in the log in the place of opaque parameters, and what for none.
+_DIGEST = "parametersDigest"
+_DIGEST_OF_NONE = sha256(b"null").hexdigest()
+
 
 class GatewayClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A claim as the node's state knows it."""
@@ -28,7 +33,8 @@ class GatewayClaim(msgspec.Struct, frozen=True, kw_only=True):
     ref: ClaimRef
     allocation: Allocation
     #: A JSON array beside `devices.config` of the allocation: the opaque parameters of each entry,
-    #: null for an entry without them.  They replace the digests that the allocation carries.
+    #: null for an entry without them.  They replace the digests that the allocation carries.  Empty
+    #: where no entry has any.
     config: bytes = b""
     #: The pods that use the claim now.
     consumers: tuple[PodRef, ...] = ()
@@ -77,16 +83,19 @@ def claim_body(claim: GatewayClaim, *, driver: str) -> bytes:
 def _allocation(claim: GatewayClaim, driver: str) -> dict[str, Any]:
     allocation: dict[str, Any] = msgspec.json.decode(claim.allocation.verbatim, type=dict[str, Any])
     devices = allocation.get("devices")
-    if not isinstance(devices, dict) or not devices.get("config"):
+    config = devices.get("config") if isinstance(devices, dict) else None
+    if not isinstance(devices, dict) or not isinstance(config, list):
         return allocation
-    parameters = msgspec.json.decode(claim.config or b"[]", type=list[msgspec.Raw])
-    entries: list[dict[str, Any]] = []
-    for index, entry in enumerate(devices["config"]):
-        opaque = entry.get("opaque")
-        if opaque is None:
+    recorded = msgspec.json.decode(claim.config or b"[]", type=list[msgspec.Raw])
+    entries: list[Any] = []
+    for index, entry in enumerate(config):
+        opaque = entry.get("opaque") if isinstance(entry, dict) else None
+        if not isinstance(opaque, dict):
             entries.append(entry)
         elif opaque.get("driver") == driver:
-            if index >= len(parameters):
+            parameters = recorded[index] if index < len(recorded) else None
+            if parameters is None and opaque.get(_DIGEST, _DIGEST_OF_NONE) != _DIGEST_OF_NONE:
                 raise ApiError(503, f"the configuration of claim {claim.ref} is not known")
-            entries.append({**entry, "opaque": {**opaque, "parameters": parameters[index]}})
-    return {**allocation, "devices": {**devices, "config": entries}}
+            restored = {name: value for name, value in opaque.items() if name != _DIGEST}
+            entries.append(entry | {"opaque": restored | {"parameters": parameters}})
+    return allocation | {"devices": devices | {"config": entries}}

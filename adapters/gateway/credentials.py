@@ -115,22 +115,26 @@ class Credentials:
     def _mac(self, driver: str) -> str:
         return hmac.new(self._key, driver.encode(), sha256).hexdigest()
 
-    def listen(self) -> socket.socket:
+    def listen(self, port: int = 0) -> socket.socket:
         """
-        Return a socket that listens on the gateway's port; the first call chooses it.
+        Return a socket that listens on *port*; without one, on the port that the first call chose.
 
         Raises:
             GatewayError: The port is taken, or cannot be noted.
         """
-        port = self.port
-        if port is None:
-            sock = _bind_first_free()
-            try:
-                _write(self.directory / "port", f"{sock.getsockname()[1]}\n".encode())
-            except GatewayError:
-                sock.close()
-                raise
-            return sock
+        kept = self.port
+        wanted = port or kept
+        sock = self._bind(wanted) if wanted else _bind_first_free()
+        chosen: int = sock.getsockname()[1]
+        try:
+            if chosen != kept:
+                _write(self.directory / "port", f"{chosen}\n".encode())
+        except GatewayError:
+            sock.close()
+            raise
+        return sock
+
+    def _bind(self, port: int) -> socket.socket:
         try:
             return _bind(port)
         except OSError as error:
@@ -161,12 +165,14 @@ class Credentials:
 
         Raises:
             InvalidDriverNameError: No driver can be called that.
-            GatewayError: No port is chosen yet, or the file cannot be written.
+            GatewayError: The file cannot be written.
         """
         token = self.token(driver)
         port = self.port
         if port is None:
-            raise GatewayError("the gateway has no port yet", hint="start the service once")
+            # A driver may be set up before the service has ever run.
+            with self.listen() as sock:
+                port = sock.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         text = _KUBECONFIG.format(driver=driver, url=url, token=token).encode()
         path = self.directory / f"{driver}.kubeconfig"

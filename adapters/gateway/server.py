@@ -46,24 +46,26 @@ class ClaimsGateway:
         state_dir: Path,
         node: str,
         world: World,
+        port: int = 0,
         limits: Limits | None = None,
     ) -> None:
         self._view = view
         self._state_dir = state_dir
         self._node = node
         self._world = world
+        self._port = port
         self._limits = limits or Limits()
         self._running: tuple[Credentials, SliceStore, _Server] | None = None
 
     async def __aenter__(self) -> Self:
         """
-        Listen, with the key and port of the state directory.
+        Listen, with the key of the state directory, on the port given or else kept there.
 
         Raises:
             GatewayError: The directory, the key or the port is not usable.
         """
         credentials = Credentials(self._state_dir)
-        listener = credentials.listen()
+        listener = credentials.listen(self._port)
         try:
             credentials.refresh()
         except GatewayError:

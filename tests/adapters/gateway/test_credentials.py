@@ -91,6 +91,15 @@ class TestPort:
             credentials.listen()
         assert "delete" in caught.value.hint
 
+    def test_that_is_given_is_taken_and_noted(self, tmp_path: Path) -> None:
+        """A configured port goes before the kept one, and kubeconfigs follow it."""
+        credentials = Credentials(tmp_path)
+        with credentials.listen() as first:
+            free = first.getsockname()[1] + 10_001
+            with credentials.listen(free) as second:
+                assert second.getsockname()[1] == free
+        assert credentials.port == free
+
     @pytest.mark.parametrize("text", ["", "x", "0", "65536", "-1"])
     def test_file_with_something_else_is_an_error(self, tmp_path: Path, text: str) -> None:
         """A damaged port file is reported with its name."""
@@ -102,10 +111,11 @@ class TestPort:
 
 
 class TestKubeconfig:
-    def test_needs_a_port(self, tmp_path: Path) -> None:
-        """Before the first start there is nothing to point a driver to."""
-        with pytest.raises(GatewayError, match="no port yet"):
-            Credentials(tmp_path).kubeconfig_for(GPU)
+    def test_comes_before_the_first_start(self, tmp_path: Path) -> None:
+        """A driver can be set up before the service has ever run; the port is then kept."""
+        path = Credentials(tmp_path).kubeconfig_for(GPU)
+        with Credentials(tmp_path).listen() as sock:
+            assert f":{sock.getsockname()[1]}\n" in path.read_text()
 
     def test_is_complete_and_private(self, tmp_path: Path) -> None:
         """The file names server and token and is for its owner only."""

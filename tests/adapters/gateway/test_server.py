@@ -75,8 +75,8 @@ class TestClaims:
 class TestOpaqueParameters:
     CONFIG = (
         {"source": "FromClass", "requests": []},
-        {"opaque": {"driver": NIC, "parameters": {"digest": "1"}}},
-        {"requests": ["r0"], "opaque": {"driver": GPU, "parameters": {"digest": "2"}}},
+        {"opaque": {"driver": NIC, "parametersDigest": "1"}},
+        {"requests": ["r0"], "opaque": {"driver": GPU, "parametersDigest": "2"}},
     )
 
     async def test_a_driver_gets_its_own_as_they_were(

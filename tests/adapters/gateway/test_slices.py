@@ -54,7 +54,7 @@ def read(answer: Answer) -> dict[str, Any]:
     """Return name, version, uid and whether the devices are still there."""
     if answer.headers["content-type"] == JSON:
         metadata = answer.json()["metadata"]
-        return metadata | {"devices": answer.json()["spec"]["devices"] == ["dev"]}
+        return {**metadata, "devices": answer.json()["spec"]["devices"] == ["dev"]}
     assert answer.headers["content-type"] == PROTOBUF
     item = parse("ResourceSlice", open_envelope(answer.body)[1])
     found = {name: getattr(item.metadata, name) for name in ("name", "uid", "resourceVersion")}
