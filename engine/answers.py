@@ -1,5 +1,7 @@
 """
-Bounds and grammar of a driver's answer, whatever adapter it came through (design.md section 4, rule 7).
+Bounds and grammar of a driver's answer, whatever adapter it came through.
+
+The bounds are those of design.md section 4, the grammar follows from rule 7.
 
 An answer that breaks them is that claim's failure, `invalid`; the other claims of the call stand.
 """

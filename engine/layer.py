@@ -28,7 +28,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
             return self._below[key]
         if value is _GONE:
             raise KeyError(key)
-        return cast(V, value)
+        return cast("V", value)
 
     def __setitem__(self, key: K, value: V) -> None:
         self._changes[key] = value

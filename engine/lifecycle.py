@@ -3,8 +3,8 @@ The lifecycle of one claim on one node: the table, the machine built from it, th
 
 `EDGES` is the one place that says which fact may follow in which phase (design.md section 2).  One
 plain `transitions` machine is built from it; it checks each new fact before it is appended
-(`advance`), explains what is possible (`possible`) and draws the diagram.  `FOLD` is read back out of
-that machine, so that what replay does and what the machine allows cannot drift apart.
+(`advance`), explains what is possible (`possible`) and draws the diagram.  `FOLD` is read back out
+of that machine, so that what replay does and what the machine allows cannot drift apart.
 
 No callbacks, no guards, no models: guards are decisions (`CONDITIONS` beside the table, asked by
 `engine.claim`), effects are steps of the plan.  Nothing here knows a claim's contents.
@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from transitions import Machine, MachineError
 
@@ -110,7 +111,7 @@ EDGES: Mapping[str, tuple[tuple[tuple[str, ...], str], ...]] = MappingProxyType(
     }
 )
 
-#: What a fact wants beside its row; `engine.claim.broken_condition` asks them (design.md section 2).
+#: What a fact wants beside its row (design.md section 2), asked by `engine.claim.broken_condition`.
 CONDITIONS: Mapping[str, str] = MappingProxyType(
     {
         "unprepare_started": "no consumer that has not been released",
@@ -121,7 +122,7 @@ CONDITIONS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def build_machine(machine_class: type[Machine] = Machine, **options: object) -> Machine:
+def build_machine(machine_class: type[Machine] = Machine, **options: Any) -> Machine:
     """Return the machine of `EDGES`; *options* go to `transitions` (used to draw it)."""
     machine = machine_class(
         model=options.pop("model", None),
@@ -145,7 +146,8 @@ def derive_fold(machine: Machine) -> Mapping[tuple[Phase, str], Phase]:
         for source, rows in event.transitions.items():
             assert len(rows) == 1, f"{word} has {len(rows)} rows in {source}"
             (row,) = rows
-            assert not (row.conditions or row.prepare or row.before or row.after), word
+            callbacks = (row.conditions, row.prepare, row.before, row.after)
+            assert not any(callbacks), f"{word} in {source} has callbacks or conditions"
             assert row.dest is not None, f"{word} in {source} is an internal transition"
             fold[Phase[row.source], word] = Phase[row.dest]
     return MappingProxyType(fold)

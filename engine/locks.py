@@ -1,8 +1,8 @@
 """
 Locks on sets of keys, granted whole and in the order of asking.
 
-A set is taken at once, so two holders can never wait for each other; a later asker does not overtake
-an earlier one whose keys it shares (design.md rule 7).
+A set is taken at once, so two holders can never wait for each other; a later asker does not
+overtake an earlier one whose keys it shares (design.md rule 7).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class KeyLocks:
 
 
 class KeyCounts:
-    """How many calls are in flight for each key: the call lock, shared by one operation's drivers."""
+    """How many calls are in flight for each key: the call lock, shared by an operation's calls."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -165,10 +165,10 @@ class Node:
 
     def _reindex(self, old: ClaimState, new: ClaimState | None) -> None:
         known = old if old.uid in self.claims else None
-        _move(self.by_name, old.uid, _name_keys(known), _name_keys(new))
-        _move(self.by_pod, old.uid, _pod_keys(known), _pod_keys(new))
-        _move(self.by_device, old.uid, _device_keys(known), _device_keys(new))
-        _move(self.by_operation, old.uid, _operation_keys(known), _operation_keys(new))
+        _move(self.by_name, old.uid, before=_name_keys(known), after=_name_keys(new))
+        _move(self.by_pod, old.uid, before=_pod_keys(known), after=_pod_keys(new))
+        _move(self.by_device, old.uid, before=_device_keys(known), after=_device_keys(new))
+        _move(self.by_operation, old.uid, before=_operation_keys(known), after=_operation_keys(new))
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class Node:
         """
         Return whether the pod's request may cause a prepare of *claim* now (design.md rule 5).
 
-        It was recorded in this boot (by this process, where a start voided the answers), nothing ended
-        the pod since, and its source has told this process all it knows.
+        It was recorded in this boot (by this process, where a start voided the answers), nothing
+        ended the pod since, and its source has told this process all it knows.
         """
         pod = self.pods.get(pod_uid)
         if pod is None or pod.request is None or pod.ended or pod.request.boot != self.boot:
@@ -195,7 +195,7 @@ class Node:
         return sorted(found, key=lambda claim: (claim.ref.name, claim.uid))
 
     def overlapping(self, claim: ClaimState) -> list[tuple[ClaimState, DeviceKey]]:
-        """Return the claims that hold a device of *claim* although neither may (design.md rule 13)."""
+        """Return the claims that hold a device of *claim* although neither may (rule 13)."""
         found: list[tuple[ClaimState, DeviceKey]] = []
         for device in claim.allocation.devices if claim.allocation else ():
             if device.admin_access or not _holds(claim):
@@ -266,6 +266,7 @@ def _shares(other: ClaimState, key: DeviceKey, share_id: str | None) -> bool:
 def _move(
     index: MutableMapping[_Key, tuple[ClaimUid, ...]],
     uid: ClaimUid,
+    *,
     before: set[_Key],
     after: set[_Key],
 ) -> None:

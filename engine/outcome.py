@@ -43,7 +43,7 @@ _CHANGES_MAX = 8
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """The call that has ended: the how many-th it was, how long it took, when the next one is due."""
+    """The call that has ended: which attempt it was, how long it took, when the next is due."""
 
     number: int
     duration_seconds: float = 0.0
@@ -54,6 +54,7 @@ def decide_prepared(
     node: Node,
     call: CallPrepare,
     result: Mapping[ClaimUid, Prepared | Failed] | DriverCallError,
+    *,
     attempt: Attempt,
 ) -> list[Draft]:
     """Return the outcome facts of a prepare call, one for each claim that still waits for it."""
@@ -69,9 +70,9 @@ def decide_prepared(
     for claim in waiting:
         answer = _answer_for(claim, result)
         if isinstance(answer, Failed):
-            drafts += _failed(claim, call.driver, answer, attempt)
+            drafts += _failed(claim, call.driver, answer, attempt=attempt)
             continue
-        drafts += _prepared(node, claim, call.driver, answer, attempt)
+        drafts += _prepared(claim, call.driver, answer, boot=node.boot, attempt=attempt)
     if waiting and isinstance(result, Mapping) and _is_power_of_two(attempt.number):
         drafts += _unasked(waiting[0], call.driver, set(result) - set(call.claims))
     return drafts
@@ -81,8 +82,8 @@ def decide_unprepared(
     node: Node,
     call: CallUnprepare,
     result: Mapping[ClaimUid, Failed | None] | DriverCallError,
-    attempt: Attempt,
     *,
+    attempt: Attempt,
     provisional: frozenset[ClaimUid] = frozenset(),
 ) -> list[Draft]:
     """
@@ -103,7 +104,7 @@ def decide_unprepared(
         else:
             answer = _missing(claim)
         if answer is not None:
-            drafts += _failed(claim, call.driver, answer, attempt)
+            drafts += _failed(claim, call.driver, answer, attempt=attempt)
             continue
         fact = f.DriverUnprepared(
             driver=call.driver,
@@ -118,14 +119,14 @@ def decide(
     node: Node,
     call: CallPrepare | CallUnprepare,
     result: Mapping[ClaimUid, Any] | DriverCallError,
-    attempt: Attempt,
     *,
+    attempt: Attempt,
     acting: frozenset[ClaimUid],
 ) -> list[Draft]:
     """Return the outcome facts of *call*; for *acting* claims an unprepare is not final yet."""
     if isinstance(call, CallPrepare):
-        return decide_prepared(node, call, result, attempt)
-    return decide_unprepared(node, call, result, attempt, provisional=acting)
+        return decide_prepared(node, call, result, attempt=attempt)
+    return decide_unprepared(node, call, result, attempt=attempt, provisional=acting)
 
 
 def decide_lost(node: Node, claim_uid: ClaimUid, fact: f.ObjectLost) -> list[Draft]:
@@ -248,13 +249,13 @@ def _draft(claim: ClaimState, fact: f.ClaimFact) -> Draft:
 
 
 def _prepared(
-    node: Node, claim: ClaimState, driver: DriverName, answer: Prepared, attempt: Attempt
+    claim: ClaimState, driver: DriverName, answer: Prepared, *, boot: str, attempt: Attempt
 ) -> list[Draft]:
     """Return the driver's yes, and what is strange about it: accepted, but not unseen (P26)."""
     last = claim.answer(driver)
     fact = f.DriverPrepared(
         driver=driver,
-        boot=node.boot,
+        boot=boot,
         devices=answer.devices,
         duration_seconds=attempt.duration_seconds,
         changed=last is not None and last.devices != answer.devices,
@@ -283,7 +284,9 @@ def _prepared(
     return drafts
 
 
-def _failed(claim: ClaimState, driver: DriverName, answer: Failed, attempt: Attempt) -> list[Draft]:
+def _failed(
+    claim: ClaimState, driver: DriverName, answer: Failed, *, attempt: Attempt
+) -> list[Draft]:
     last = claim.failure(driver)
     fact = f.DriverFailed(
         driver=driver,

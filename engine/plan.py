@@ -60,7 +60,7 @@ class CallUnprepare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Append *then* once, *seconds* after the fact that *key* names, unless it is planned no more."""
+    """Append *then* once, *seconds* after the fact that *key* names, if it is still planned."""
 
     key: str
     seconds: float
@@ -82,7 +82,7 @@ def plan(
     """
     Return what is owed for *claims* and *pods*; for all of the node where both are None.
 
-    No step opens or closes an intent of a *busy* claim, one with calls in flight (design.md rule 7).
+    No step opens or closes an intent of a *busy* claim, one with calls in flight (rule 7).
     """
     if claims is None and pods is None:
         claims, pods = list(node.claims), list(node.pods)
@@ -115,7 +115,7 @@ def related(node: Node, claims: Iterable[ClaimUid]) -> set[ClaimUid]:
 
 
 def waits_for(node: Node, claim: ClaimState) -> list[tuple[ClaimState, DeviceKey]]:
-    """Return the earlier claims on the same devices that *claim* must wait for (design.md rule 13)."""
+    """Return the earlier claims on the same devices that *claim* must wait for (rule 13)."""
     if node.policy.overlap == "record":
         return []
     return [
@@ -147,7 +147,8 @@ def conclude(
     """
     Return *drafts* and all conclusions that follow from them, in order, as one group to append.
 
-    Only claims and pods whose keys are *within* the caller's fact locks are concluded.  Every prefix of the group is a good state (design.md rule 3): what is missing is planned again.
+    Only claims and pods whose keys are *within* the caller's fact locks are concluded.  Every
+    prefix of the group is a good state (design.md rule 3): what is missing is planned again.
     """
     branch = node.branch()
     claims: set[ClaimUid] = set()
@@ -156,7 +157,8 @@ def conclude(
     new = list(drafts)
     while new:
         for draft in new:
-            branch.fold(stamp(draft, by, sequence=branch.sequence + 1, record_id="", wall_time_ns=0))
+            following = branch.sequence + 1
+            branch.fold(stamp(draft, by, sequence=following, record_id="", wall_time_ns=0))
             if draft.claim:
                 claims.add(draft.claim.uid)
             if draft.pod:

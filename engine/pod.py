@@ -21,7 +21,7 @@ from .errors import RefusedError
 from .lifecycle import UNPREPARING, Phase
 from .node import Node
 from .ports import ClaimObject, PodClaimObject, PodObject
-from .state import ClaimState, Refusal
+from .state import ClaimState, Policy, Refusal
 from .texts import cut, masked
 
 __all__ = [
@@ -40,7 +40,7 @@ _CHANGES_MAX = 8
 
 
 class PreparePod(msgspec.Struct, frozen=True, kw_only=True):
-    """A source wants *pod* prepared; *claims* are the objects that its entries name, by claim name."""
+    """A source wants *pod* prepared; *claims* are the objects that its entries name, by name."""
 
     pod: PodObject
     claims: Mapping[str, ClaimObject]
@@ -76,7 +76,7 @@ def decide_prepare(node: Node, command: PreparePod) -> list[Draft]:
             continue
         try:
             claim = _resolve(command, item)
-            entry = _judge(node, command, item, claim)
+            entry = _judge(node, command, item, claim=claim)
         except RefusedError as error:
             reasons += error.reasons
             continue
@@ -85,7 +85,7 @@ def decide_prepare(node: Node, command: PreparePod) -> list[Draft]:
         entries[claim.ref.uid] = entry if old is None or old.skip else old
     if reasons:
         raise RefusedError(reasons)
-    return _drafts(node, command, entries, tuple(pod_claims))
+    return _drafts(node, command, entries, pod_claims=tuple(pod_claims))
 
 
 def decide_ended(
@@ -162,7 +162,7 @@ def _pod_problems(node: Node, pod: PodObject) -> list[str]:
 
 
 def _resolve(command: PreparePod, item: PodClaimObject) -> ClaimObject:
-    """Return the object that *item* names, as validation step 2 to 5 of spec/node-manager.md wants it."""
+    """Return the object that *item* names, if it exists and is this pod's to use (rule R7)."""
     if item.problem:
         raise RefusedError([f"pod claim {item.name!r}: {item.problem}"])
     if item.claim_name is None:
@@ -192,11 +192,11 @@ def _resolve(command: PreparePod, item: PodClaimObject) -> ClaimObject:
     return claim
 
 
-def _judge(node: Node, command: PreparePod, item: PodClaimObject, claim: ClaimObject) -> _Entry:
+def _judge(node: Node, command: PreparePod, item: PodClaimObject, *, claim: ClaimObject) -> _Entry:
     """Return *claim* as an entry of the pod, or raise if the node cannot take it now."""
     assert claim.allocation is not None
     reasons = _identity_problems(node, claim)
-    skip = _skip_reason(node, command.pod, item, claim)
+    skip = _skip_reason(node.policy, command.pod, item, claim=claim)
     if not skip:
         reasons += [
             f"claim {claim.ref.name} needs the driver {driver}, which is not registered"
@@ -219,10 +219,8 @@ def _identity_problems(node: Node, claim: ClaimObject) -> list[str]:
     for uid in node.by_name.get((claim.ref.namespace, name), ()):
         other = node.claims[uid]
         if uid != claim.ref.uid and other.phase not in (Phase.GENERATED, Phase.UNPREPARED):
-            return [
-                f"claim {name} with an older UID is still here ({other.phase.value});"
-                " it must be unprepared first"
-            ]
+            here = f"claim {name} is still here under another UID ({other.phase.value})"
+            return [f"{here}; that one must be unprepared first"]
     held = node.claims.get(claim.ref.uid)
     if held is None:
         return []
@@ -243,14 +241,13 @@ def _identity_problems(node: Node, claim: ClaimObject) -> list[str]:
 
 
 def _skip_reason(
-    node: Node, pod: PodObject, item: PodClaimObject, claim: ClaimObject
+    policy: Policy, pod: PodObject, item: PodClaimObject, *, claim: ClaimObject
 ) -> Literal["", "unused", "driver"]:
     """Return why this consumer needs no prepare of *claim* (rule R8), or an empty text."""
     used = any(link.name == item.name for c in pod.containers for link in c.claims)
     if used or (not item.name and pod.extended):
         return ""
     assert claim.allocation is not None
-    policy = node.policy
     drivers = {device.driver for device in claim.allocation.devices}
     said = {policy.unused_claims_by_driver.get(d, policy.unused_claims) for d in drivers}
     if not drivers:
@@ -268,6 +265,7 @@ def _drafts(
     node: Node,
     command: PreparePod,
     entries: Mapping[ClaimUid, _Entry],
+    *,
     pod_claims: tuple[PodClaim, ...],
 ) -> list[Draft]:
     pod = command.pod

@@ -18,7 +18,6 @@ from ..events.values import (
     ClaimUid,
     ContainerUse,
     DriverName,
-    ExtendedMapping,
     FailureOutcome,
     PodRef,
     PreparedDevice,
@@ -45,7 +44,7 @@ __all__ = [
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim as a driver adapter gets it: identity, allocation, and its last answer for this claim."""
+    """A claim as a driver adapter gets it: identity, allocation, and its own last answer."""
 
     ref: ClaimRef
     allocation: Allocation
@@ -77,7 +76,7 @@ class DriverCallError(ClaimletError):
 
     def __init__(self, text: str, *, outcome: FailureOutcome, code: str = "") -> None:
         super().__init__(text)
-        self.outcome = outcome
+        self.outcome: FailureOutcome = outcome
         self.code = code
 
 
@@ -181,9 +180,7 @@ class ClaimObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodSource(Protocol):
-    """
-    Somebody who says which pods are wanted here, and alone says that one is gone (design.md rule 9).
-    """
+    """Somebody who says which pods are wanted here, and alone says that one is gone (rule 9)."""
 
     @property
     def name(self) -> str:

@@ -53,7 +53,7 @@ class Policy(_Value, frozen=True):
 
     reprepare_on: Literal["boot", "start"] = "boot"
     unused_claims: Literal["skip", "prepare"] = "skip"
-    #: Overrides `unused_claims` for single drivers; a claim is skipped only if all its drivers say so.
+    #: Overrides `unused_claims` for a driver; a claim is skipped only if all its drivers say so.
     unused_claims_by_driver: dict[str, str] = {}
     overlap: Literal["wait", "record"] = "wait"
     unprepared_retention_seconds: float = 600.0

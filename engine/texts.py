@@ -23,5 +23,5 @@ def cut(text: str) -> str:
 
 
 def masked(text: str) -> str:
-    """Return *text* without numbers and hex runs, so that repeats compare equal (design.md rule 16)."""
+    """Return *text* without numbers and hex runs, so that repeats compare equal (rule 16)."""
     return _VARIABLE.sub("#", text)

@@ -2,8 +2,8 @@
 Storing facts: decide under the fact locks, append with what follows, fold, and only then tell.
 
 Memory never runs ahead of the log (design.md rule 2): the log folds what it has stored.  The *fact
-locks* of a group are held until it is folded, however long its caller waits (rule 7); an append that
-is not resolved in time keeps its claims locked until it is.
+locks* of a group are held until it is folded, however long its caller waits (rule 7); an append
+that is not resolved in time keeps its claims locked until it is.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 Calling drivers: one call per operation and driver, retried with backoff until it is owed no more.
 
 The plan says that a call is owed; when it is due is known only here and is volatile: after a start
-everything is due at once (design.md sections 3 and rule 8).  A claim is *busy* while a call of it is in
-flight; what opens or closes its intent waits (rule 7).  A prepare whose end is not known may act until
-its deadline, so an unprepare answered before that is provisional and made once more (rule 1).
+everything is due at once (design.md section 3, rule 8).  A claim is *busy* while a call of it is in
+flight; what opens or closes its intent waits (rule 7).  A prepare whose end is not known may act
+until its deadline, so an unprepare answered before that is provisional and made once more (rule 1).
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ class Caller:
         appender = self._appender
         taken = await appender.facts.take(self._keys(step))
         appender.busy.remove(step.claims)
-        drafts = outcome.decide(self._node, step, result, attempt, acting=self._acting(step))
+        drafts = outcome.decide(
+            self._node, step, result, attempt=attempt, acting=self._acting(step)
+        )
         if not drafts or appender.failure is not None:
             appender.release(taken)
             return
