@@ -102,6 +102,7 @@ class Service:
                     state_dir=settings.state_dir,
                     node=settings.node,
                     world=self.world,
+                    port=settings.gateway.port,
                 )
             )
         await enter(self._control(log))

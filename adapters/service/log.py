@@ -1,0 +1,211 @@
+"""
+The service's log: its own server or a configured one, opened, watched over, closed last.
+
+The locks are taken before anything else: of the state directory and of the root (design.md rule
+11). When the log goes away nothing new is called; when it is back the loop plans the whole node
+again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from importlib import resources
+from math import inf
+from pathlib import Path
+from typing import Any, Self
+
+import nats
+import structlog
+from nats.errors import Error
+
+from ...config.settings import Settings
+from ...engine.loop import NodeLoop
+from ...events.address import ServerAddress
+from ...events.errors import (
+    FencedError,
+    LogDamagedError,
+    LogSetupError,
+    LogUnavailableError,
+)
+from ...events.jetstream.log import JetStreamLog, LogSettings, open_log
+from ...events.jetstream.pipe import PipeSettings
+from ...events.jetstream.wire import Condition
+from ...events.log import Fold
+from ...events.record import Stamp
+from ...events.server import keys
+from ...events.server.files import make_private_directory
+from ...events.server.locate import locate
+from ...events.server.locks import hold
+from ...events.server.process import EmbeddedServer, ServerSettings
+from ...events.world import World
+
+__all__ = ["NodeLog", "external_address", "server_settings"]
+
+_log: Any = structlog.get_logger()
+
+
+def server_settings(settings: Settings) -> ServerSettings:
+    """
+    Return what the log's own server needs to know.
+
+    Raises:
+        LogSetupError: There is no nats-server here.
+    """
+    template = resources.files("claimlet.config").joinpath("nats", "server.conf")
+    return ServerSettings(
+        state_dir=settings.state_dir,
+        node=settings.node,
+        program=locate(str(settings.log.nats_server or ""), environ=os.environ),
+        template=template.read_text("utf-8"),
+        max_file_store_bytes=settings.log.max_file_store_bytes,
+    )
+
+
+def external_address(settings: Settings, user: str) -> ServerAddress:
+    """Return how to reach the configured server as *user*; without a seed file: as nobody."""
+    directory = settings.log.keys_dir or settings.state_dir / "keys"
+    seed = keys.seed_file(directory, user)
+    if not seed.exists():
+        return ServerAddress(url=settings.log.url)
+    keys.check_seed_file(seed)
+    return ServerAddress(url=settings.log.url, seed_file=seed, inbox_prefix=keys.inbox_prefix(user))
+
+
+def make_root(root: Path) -> None:
+    """
+    Make the directory that drivers register in.
+
+    Raises:
+        LogSetupError: It cannot be made.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LogSetupError(
+            f"{root}: {error.strerror or error}", hint="--root names the directory for drivers"
+        ) from None
+
+
+class NodeLog:
+    """The log's server and the log; use it as `async with`, then `open`."""
+
+    def __init__(self, settings: Settings, *, world: World) -> None:
+        self._settings = settings
+        self._world = world
+        self._stack = AsyncExitStack()
+        self._server: EmbeddedServer | None = None
+        self._connections: list[Any] = []
+        self.log: JetStreamLog
+
+    async def __aenter__(self) -> Self:
+        """
+        Take the locks and have a server that answers.
+
+        Raises:
+            LockHeldError: Another service holds the state directory or the root.
+            LogSetupError: The state directory, a key or the program cannot be used.
+            ServerUnavailableError: The server does not come up.
+        """
+        async with self._stack:
+            settings = self._settings
+            make_private_directory(settings.state_dir)
+            self._hold(settings.state_dir / "service.lock", owns=f"{settings.state_dir}")
+            make_root(settings.root)
+            self._hold(settings.root / "claimlet.lock", owns=f"the drivers of {settings.root}")
+            if not settings.log.url:
+                self._server = EmbeddedServer(server_settings(settings), changed=self._changed)
+                await self._stack.enter_async_context(self._server)
+                self._world.spawn(self._server.supervise(), name="nats-server")
+            self._stack = self._stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    def _hold(self, path: Path, *, owns: str) -> None:
+        self._stack.callback(hold(path, owns=owns).release)
+
+    def address(self, user: str) -> ServerAddress:
+        """Return how to reach the server as *user*."""
+        if self._server is not None:
+            return self._server.address(user)
+        return external_address(self._settings, user)
+
+    async def open(self, stamp: Stamp, fold: Fold, loop: NodeLoop) -> str:
+        """
+        Replay the log into *fold* and make it ready; return the boot that it knew before.
+
+        Raises:
+            ClaimletError: The log cannot be opened; see `open_log`.
+        """
+        # The loop has its own bound for its callers; what is issued is never given up here.
+        pipe = PipeSettings(append_timeout_seconds=inf)
+        self.log = await open_log(
+            self.address(keys.WRITER),
+            admin=self.address(keys.ADMIN),
+            stamp=stamp,
+            fold=fold,
+            world=self._world,
+            settings=LogSettings(
+                pipe=pipe, stream_bytes_max=self._settings.log.max_file_store_bytes * 3 // 4
+            ),
+        )
+        self._stack.push_async_callback(self.log.close)
+
+        def hear(condition: Condition) -> None:
+            match condition.kind:
+                case "available":
+                    _log.info("log_available")
+                    loop.wake()
+                case "unavailable":
+                    _log.warning("log_unavailable", reason=condition.reason)
+                case "fenced":
+                    loop.fail(FencedError(condition.reason, hint=_FENCED_HINT))
+                case "damaged":
+                    sequence = self.log.last_sequence
+                    loop.fail(LogDamagedError(condition.reason, sequence=sequence))
+
+        self.log.listen(hear)
+        return loop.node.boot
+
+    async def control_connection(self) -> Any:
+        """
+        Return a connection for the control interface, kept up for ever.
+
+        Raises:
+            LogUnavailableError: The server does not answer.
+        """
+        address = self.address(keys.SERVICE)
+
+        async def quiet(error: Exception) -> None:
+            _log.debug("control_connection", error=str(error))
+
+        try:
+            connection = await nats.connect(
+                address.url,
+                nkeys_seed=str(address.seed_file) if address.seed_file else None,
+                inbox_prefix=address.inbox_prefix,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=1,
+                error_cb=quiet,
+                name="claimlet control",
+            )
+        except (Error, OSError) as error:
+            raise LogUnavailableError(f"the control interface cannot connect: {error}") from None
+        self._connections.append(connection)
+        self._stack.push_async_callback(connection.close)
+        return connection
+
+    def _changed(self, text: str) -> None:
+        """Hear that the server went or came back, perhaps on another port."""
+        _log.warning("log_server", state=text)
+        assert self._server is not None
+        url = self._server.address(keys.WRITER).url
+        if hasattr(self, "log"):
+            self.log.retarget(url)
+        for connection in self._connections:
+            connection.set_server_pool([url])
+
+
+_FENCED_HINT = "there is one writer per log; this one has stopped calling drivers"

@@ -1,0 +1,113 @@
+"""
+Reading the log from a command: as the reader, from the running server or one started for it.
+
+A replay here is the same fold as the service's (rule R12); private facts stay closed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+
+from ...config.settings import Settings
+from ...engine.errors import NotReadyError
+from ...engine.node import Node
+from ...events.address import ServerAddress
+from ...events.errors import LogSetupError
+from ...events.jetstream.connection import Connection
+from ...events.jetstream.public import PublicReader
+from ...events.record import Record
+from ...events.server import keys
+from ...events.server.process import address_of
+from ...events.server.reading import reading_server
+from ...events.server.status import read_status
+from ..control.protocol import StateReply
+from ..control.state import of_node
+from .log import external_address, server_settings
+from .service import policy_of
+
+__all__ = ["control_address", "follow_log", "records_of_log", "state_from_log"]
+
+
+async def control_address(settings: Settings) -> ServerAddress:
+    """
+    Return how to reach the service as its operator.
+
+    Raises:
+        NotReadyError: There is no server that could know it.
+    """
+    if settings.log.url:
+        return external_address(settings, keys.OPERATOR)
+    own = server_settings(settings)
+    status = read_status(own.status_file)
+    if status is None or not status.port:
+        raise NotReadyError(
+            f"no claimlet service runs on {settings.state_dir}",
+            hint="claimlet run starts it; --state-dir names another directory",
+        )
+    return address_of(own, port=status.port, user=keys.OPERATOR)
+
+
+async def records_of_log(settings: Settings) -> list[Record]:
+    """
+    Return all public records of the log.
+
+    Raises:
+        ClaimletError: The log cannot be read.
+    """
+    async with _reader(settings) as reader, aclosing(reader.replay()) as records:
+        return [record async for record in records]
+
+
+async def state_from_log(settings: Settings) -> StateReply:
+    """
+    Return what the node holds, from a replay.
+
+    Raises:
+        ClaimletError: The log cannot be read.
+    """
+    node = Node(settings.node, policy_of(settings))
+    for record in await records_of_log(settings):
+        node.fold(record)
+    return of_node(node)
+
+
+async def follow_log(
+    settings: Settings, *, from_sequence: int, received: Callable[[Record], None]
+) -> None:
+    """
+    Call *received* with each record from *from_sequence* on, as it is stored, until cancelled.
+
+    Raises:
+        ClaimletError: The log cannot be read.
+    """
+    async with (
+        _reader(settings, from_sequence=from_sequence) as reader,
+        aclosing(reader.follow()) as records,
+    ):
+        async for record in records:
+            received(record)
+
+
+@asynccontextmanager
+async def _reader(settings: Settings, *, from_sequence: int = 1) -> AsyncIterator[PublicReader]:
+    async with _address(settings) as address:
+        connection = await Connection.open(address, name="claimlet reader")
+        try:
+            yield PublicReader(connection, settings.node, from_sequence=from_sequence)
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def _address(settings: Settings) -> AsyncIterator[ServerAddress]:
+    if settings.log.url:
+        yield external_address(settings, keys.READER)
+        return
+    if not settings.state_dir.exists():
+        raise LogSetupError(
+            f"there is no log in {settings.state_dir}",
+            hint="claimlet run makes one; --state-dir names another directory",
+        )
+    async with reading_server(server_settings(settings)) as address:
+        yield address
