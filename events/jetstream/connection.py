@@ -1,0 +1,231 @@
+"""
+A connection to the log's server, kept up for ever, that raises this package's errors only.
+
+nats-py reports a refused permission as a timeout and says why elsewhere; here the reason comes with
+the error.  It buffers what is published while the server is away; here that is off, because what
+was sent under an old fence must never be sent by itself later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar
+
+import msgspec
+from nats import errors as nats_errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from ..address import ServerAddress
+from ..errors import LogSetupError, LogUnavailableError
+
+__all__ = ["ApiError", "Connection", "Events", "status_of"]
+
+_Answer = TypeVar("_Answer", bound="Answer")
+
+_CONNECT_SECONDS = 2
+_RECONNECT_SECONDS = 0.2
+_REQUEST_SECONDS = 2.0
+_PING_SECONDS = 5
+
+#: What breaks a connection attempt or a request.
+_FAULTS = (OSError, TimeoutError, nats_errors.Error)
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """Why JetStream refused."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the JetStream API answers."""
+
+    error: ApiError | None = None
+
+
+class Events(msgspec.Struct, frozen=True):
+    """What a connection tells its owner; none of these may block."""
+
+    lost: Callable[[str], None] = lambda _: None
+    back: Callable[[], None] = lambda: None
+    problem: Callable[[str], None] = lambda _: None
+
+
+class Connection:
+    """A connection as one user; it reconnects by itself until it is closed."""
+
+    def __init__(self, address: ServerAddress, *, name: str, events: Events) -> None:
+        self._address = address
+        self._name = name
+        self._events = events
+        self._client = Client()
+        self._problem = ""
+
+    @classmethod
+    async def open(cls, address: ServerAddress, *, name: str, events: Events | None = None) -> Self:
+        """
+        Connect to *address*.
+
+        Raises:
+            LogSetupError: The server does not let this user in.
+            LogUnavailableError: There is no server.
+        """
+        connection = cls(address, name=name, events=events or Events())
+        await connection.revive()
+        return connection
+
+    @property
+    def client(self) -> Client:
+        """Return the client; another one after `revive`."""
+        return self._client
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether the server can be spoken to now."""
+        return self._client.is_connected
+
+    @property
+    def address(self) -> ServerAddress:
+        """Return where this connection leads."""
+        return self._address
+
+    def retarget(self, url: str) -> None:
+        """Reconnect to *url* from now on: the server may come back on another port."""
+        self._address = msgspec.structs.replace(self._address, url=url)
+        if not self._client.is_closed:
+            self._client.set_server_pool([url])
+
+    async def revive(self) -> None:
+        """
+        Make a new connection; subscriptions have to be made again.
+
+        Raises:
+            LogSetupError: The server does not let this user in.
+            LogUnavailableError: There is no server.
+        """
+        client = Client()
+        options: dict[str, Any] = {}
+        if self._address.seed_file is not None:
+            options["nkeys_seed"] = str(self._address.seed_file)
+        try:
+            await client.connect(
+                self._address.url,
+                name=self._name,
+                inbox_prefix=self._address.inbox_prefix,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_lost,
+                reconnected_cb=self._on_back,
+                connect_timeout=_CONNECT_SECONDS,
+                reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
+                ping_interval=_PING_SECONDS,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                pending_size=0,
+                **options,
+            )
+        except _FAULTS as error:
+            raise self._translate(error, "cannot connect") from error
+        # A first connection fails soon; one that was there is waited for without end.
+        client.options["allow_reconnect"] = True
+        client.options["max_reconnect_attempts"] = -1
+        self._client = client
+
+    async def close(self) -> None:
+        """Close the connection for good."""
+        self._events = Events()
+        await self._client.close()
+
+    async def request(
+        self, subject: str, data: bytes = b"", *, timeout_seconds: float = _REQUEST_SECONDS
+    ) -> Msg:
+        """
+        Return the answer to *data* on *subject*.
+
+        Raises:
+            LogUnavailableError: There is none.
+        """
+        try:
+            return await self._client.request(subject, data, timeout=timeout_seconds)
+        except _FAULTS as error:
+            raise self._translate(error, f"no answer to {subject}") from error
+
+    async def api(self, request: str, body: object, *, answer: type[_Answer]) -> _Answer:
+        """
+        Return what the JetStream API answers to *request*, errors included.
+
+        Raises:
+            LogUnavailableError: It does not answer, or not in its own form.
+        """
+        data = msgspec.json.encode(body) if body is not None else b""
+        message = await self.request(f"$JS.API.{request}", data)
+        try:
+            return msgspec.json.decode(message.data, type=answer)
+        except msgspec.DecodeError as error:
+            raise LogUnavailableError(f"{request} was answered with {error}") from error
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """
+        Send *data* to *subject* now, or not at all.
+
+        Raises:
+            LogUnavailableError: There is no connection.
+        """
+        try:
+            await self._client.publish(subject, data, reply=reply, headers=headers)
+        except _FAULTS as error:
+            raise self._translate(error, f"cannot publish to {subject}") from error
+
+    async def subscribe(
+        self, subject: str, received: Callable[[Msg], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        """
+        Call *received* for each message on *subject*; return what ends that.
+
+        Raises:
+            LogUnavailableError: There is no connection.
+        """
+        try:
+            # Bounded by whoever asks for the messages, not by a queue that drops them.
+            subscription = await self._client.subscribe(subject, cb=received, pending_bytes_limit=0)
+        except _FAULTS as error:
+            raise self._translate(error, f"cannot subscribe to {subject}") from error
+
+        async def end() -> None:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
+
+        return end
+
+    def _translate(self, error: BaseException, what: str) -> LogSetupError | LogUnavailableError:
+        text = str(error) or type(error).__name__
+        if isinstance(error, nats_errors.NoRespondersError):
+            text = "nobody answers there"
+        problem, self._problem = self._problem, ""
+        reason = f"{what}: {problem or text}"
+        if "authorization violation" in reason.lower():
+            return LogSetupError(
+                f"the server at {self._address.url} does not let this user in",
+                hint="the seed file is another server's, or the server asks for one",
+            )
+        return LogUnavailableError(f"the log at {self._address.url} is not reachable: {reason}")
+
+    async def _on_error(self, error: Exception) -> None:
+        self._problem = str(error) or type(error).__name__
+        self._events.problem(self._problem)
+
+    async def _on_lost(self) -> None:
+        self._events.lost("the connection to the log's server is lost")
+
+    async def _on_back(self) -> None:
+        self._problem = ""
+        self._events.back()
+
+
+def status_of(message: Msg) -> str:
+    """Return the status of *message*, such as "404"; nothing for one that carries data."""
+    return (message.headers or {}).get("Status", "")

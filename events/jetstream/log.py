@@ -1,0 +1,331 @@
+"""
+The log of one node for its writer: opened, replayed into a fold, appended to.
+
+`open_log` is the way in: whoever gets a `JetStreamLog` has folded every record that was stored,
+with every link of the chain checked, and appends after exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from nats.aio.msg import Msg
+
+from ..address import ServerAddress
+from ..chain import CHAIN_HEADER, genesis
+from ..errors import LogDamagedError, LogSetupError, LogUnavailableError
+from ..log import Fold
+from ..record import Draft, Stamp
+from ..subjects import LIVE_PREFIX, node_token
+from ..world import World
+from .connection import Answer, Connection, Events, status_of
+from .pipe import AppendPipe, PipeSettings
+from .reader import replay
+from .stream import STREAM, check_server, check_stream, create_stream, stream_info
+from .wire import Ack, Condition, Head, Sent, Stored
+
+__all__ = ["JetStreamLog", "LogSettings", "open_log"]
+
+_NO_MESSAGE = 10037
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log can be told."""
+
+    pipe: PipeSettings = PipeSettings()
+    #: The most that the stream may take; below the server's own bound, to leave room to archive.
+    stream_bytes_max: int = 768 * 1024**2
+
+
+class _PubAck(Answer, frozen=True, kw_only=True):
+    stream: str = ""
+    seq: int = 0
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
+    data: bytes = b""
+    hdrs: bytes = b""
+
+
+class _Got(Answer, frozen=True, kw_only=True):
+    message: _Message | None = None
+
+
+class JetStreamLog:
+    """Implements `EventLog` on JetStream; made by `open_log`, used as `async with`."""
+
+    def __init__(self, wire: _NatsWire, pipe: AppendPipe) -> None:
+        self._wire = wire
+        self._pipe = pipe
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def last_sequence(self) -> int:
+        """Return the sequence of the last record that was folded."""
+        return self._pipe.last_sequence
+
+    @property
+    def head(self) -> Head:
+        """Return the place of the last record that was folded, with its link of the chain."""
+        return self._pipe.head
+
+    @property
+    def is_available(self) -> bool:
+        """Return whether an append can be expected to succeed now."""
+        return self._pipe.is_available
+
+    @property
+    def condition(self) -> Condition:
+        """Return how the log is, and why."""
+        return self._pipe.condition
+
+    def listen(self, listener: Callable[[Condition], None]) -> None:
+        """Call *listener* whenever the condition changes; it must not block."""
+        self._pipe.listen(listener)
+
+    def retarget(self, url: str) -> None:
+        """Look for the server at *url* from now on."""
+        self._wire.connection.retarget(url)
+
+    async def append(self, drafts: Sequence[Draft]) -> int:
+        """
+        Append *drafts* in order, fold them, and return the last one's sequence.
+
+        Raises:
+            LogUnavailableError: Unresolved in time; what was issued is folded if it lands.
+            InvalidRecordError: A fact is too large; nothing was issued.
+            InvalidTokenError: A name cannot stand in a subject; nothing was issued.
+            FencedError: Another writer has taken the log over.
+            LogDamagedError: The log no longer holds what it acknowledged.
+        """
+        return await self._pipe.append(drafts)
+
+    async def close(self) -> None:
+        """Stop appending and leave the server; who still waits hears that it is unknown."""
+        self._pipe.close()
+        await self._wire.connection.close()
+
+
+async def open_log(
+    address: ServerAddress,
+    *,
+    admin: ServerAddress,
+    stamp: Stamp,
+    fold: Fold,
+    world: World,
+    settings: LogSettings | None = None,
+) -> JetStreamLog:
+    """
+    Open the log of `stamp.node` as its writer: make the stream if need be, replay it into *fold*.
+
+    *admin* is used only where there is no stream yet.  A plain server asks for no seeds: give the
+    same address twice.
+
+    Raises:
+        LogSetupError: The server or its stream cannot be used for a log.
+        LogDamagedError: The log has a hole or a broken chain.
+        InvalidRecordError: A record cannot be read.
+        UnknownFactError: A critical fact is of a newer version.
+        LogUnavailableError: The server does not answer.
+    """
+    settings = settings or LogSettings()
+    node = stamp.node
+    wire = _NatsWire(node)
+    async with AsyncExitStack() as undo:
+        connection = await Connection.open(address, name=f"claimlet {node}", events=wire.events)
+        undo.push_async_callback(connection.close)
+        check_server(connection)
+        if await stream_info(connection) is None:
+            await _make_stream(admin, node, bytes_max=settings.stream_bytes_max)
+        info = await stream_info(connection)
+        if info is None:
+            raise LogSetupError(f"the server shows no stream {STREAM} after it was made")
+        check_stream(info, node)
+        head = await _replay_into(fold, connection, node)
+        pipe = AppendPipe(
+            wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe
+        )
+        await wire.attach(connection, pipe)
+        world.spawn(pipe.run(), name="log pipe")
+        undo.pop_all()
+    return JetStreamLog(wire, pipe)
+
+
+async def _make_stream(address: ServerAddress, node: str, *, bytes_max: int) -> None:
+    admin = await Connection.open(address, name=f"claimlet {node} admin")
+    try:
+        await create_stream(admin, node, bytes_max=bytes_max)
+    finally:
+        await admin.close()
+
+
+async def _replay_into(fold: Fold, connection: Connection, node: str) -> Head:
+    head = Head(sequence=0, id="", link=genesis(node))
+    async with aclosing(replay(connection, node)) as records:
+        async for record, link in records:
+            fold(record)
+            head = Head(sequence=record.sequence, id=record.id, link=link)
+    return head
+
+
+class _NatsWire:
+    """Implements `Wire` for the append pipe."""
+
+    def __init__(self, node: str) -> None:
+        self._announcements = f"{LIVE_PREFIX}.dra.{node_token(node)}.node.writer_started"
+        self._connection: Connection | None = None
+        self._pipe: AppendPipe | None = None
+        self._inbox = ""
+        self.events = Events(lost=self._lost, back=self._back, problem=self._warn)
+
+    @property
+    def connection(self) -> Connection:
+        """Return the connection; there is one since `attach`."""
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether something can be sent now."""
+        return self.connection.is_connected
+
+    async def attach(self, connection: Connection, pipe: AppendPipe) -> None:
+        """
+        Bring the log's answers to *pipe* from now on.
+
+        Raises:
+            LogUnavailableError: There is no connection.
+        """
+        self._connection = connection
+        self._pipe = pipe
+        await self._subscribe()
+
+    async def send(self, sent: Sent) -> None:
+        """
+        Send a record without waiting for its answer.
+
+        Raises:
+            LogUnavailableError: It may or may not have been sent.
+        """
+        await self.connection.publish(
+            sent.subject,
+            sent.data,
+            reply=f"{self._inbox}.{sent.sequence}.{sent.attempt}",
+            headers={
+                "Nats-Msg-Id": sent.id,
+                "Nats-Expected-Last-Sequence": str(sent.sequence - 1),
+                CHAIN_HEADER: sent.link.hex(),
+            },
+        )
+
+    async def read(self, sequence: int) -> Stored | None:
+        """
+        Return what is stored at *sequence*, as the stream's leader has it.
+
+        Raises:
+            LogUnavailableError: The log does not tell.
+            LogDamagedError: There is no log any more.
+        """
+        await self._revive()
+        got = await self.connection.api(f"STREAM.MSG.GET.{STREAM}", {"seq": sequence}, answer=_Got)
+        if got.error is not None:
+            if got.error.err_code == _NO_MESSAGE:
+                return None
+            # Not this record, but the whole stream may be gone: that is told apart here.
+            await self.last_sequence()
+            raise LogUnavailableError(f"record {sequence} is not shown: {got.error.description}")
+        headers = _headers(got.message.hdrs if got.message else b"")
+        try:
+            link = bytes.fromhex(headers.get(CHAIN_HEADER, ""))
+        except ValueError:
+            link = b""
+        data = got.message.data if got.message else b""
+        return Stored(id=headers.get("Nats-Msg-Id", ""), link=link, data=data)
+
+    async def last_sequence(self) -> int:
+        """
+        Return the log's last sequence.
+
+        Raises:
+            LogUnavailableError: The log does not tell.
+            LogDamagedError: There is no log any more.
+        """
+        await self._revive()
+        info = await stream_info(self.connection)
+        if info is None:
+            raise LogDamagedError(
+                "the log's stream is gone",
+                sequence=0,
+                hint="it was deleted, or another server runs at its address",
+            )
+        return info.state.last_seq
+
+    async def _revive(self) -> None:
+        """Connect again where the client has given up, as it does when a server turns it away."""
+        if self.connection.client.is_closed:
+            await self.connection.revive()
+            await self._subscribe()
+
+    async def _subscribe(self) -> None:
+        self._inbox = self.connection.client.new_inbox()
+        await self.connection.subscribe(f"{self._inbox}.*.*", self._acknowledged)
+        await self.connection.subscribe(self._announcements, self._announced)
+
+    async def _acknowledged(self, message: Msg) -> None:
+        *_, sequence, attempt = message.subject.split(".")
+        if self._pipe is not None and sequence.isdecimal() and attempt.isdecimal():
+            await self._pipe.acknowledged(int(sequence), int(attempt), _ack(message))
+
+    async def _announced(self, message: Msg) -> None:
+        """Look for another writer; the message itself proves nothing."""
+        sequence = (message.headers or {}).get("Nats-Sequence", "")
+        if self._pipe is not None and sequence.isdecimal():
+            self._pipe.check_for_others(int(sequence))
+
+    def _lost(self, reason: str) -> None:
+        if self._pipe is not None:
+            self._pipe.lost(reason)
+
+    def _back(self) -> None:
+        if self._pipe is not None:
+            self._pipe.back()
+
+    def _warn(self, text: str) -> None:
+        if self._pipe is not None:
+            self._pipe.warned(text)
+
+
+def _ack(message: Msg) -> Ack:
+    if status := status_of(message):
+        return Ack(error=f"nobody keeps the log ({status})")
+    try:
+        answer = msgspec.json.decode(message.data, type=_PubAck)
+    except msgspec.DecodeError:
+        return Ack(error="the log's answer cannot be read")
+    if answer.error is not None:
+        return Ack(error=answer.error.description or str(answer.error.err_code))
+    return Ack(sequence=answer.seq)
+
+
+def _headers(raw: bytes) -> dict[str, str]:
+    """Return the headers of a stored message, as JetStream hands them out: bytes of lines."""
+    headers: dict[str, str] = {}
+    for line in raw.decode(errors="replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip()] = value.strip()
+    return headers
