@@ -32,6 +32,8 @@ WORLDLY_NAMES = {
     "utcnow",
     "wait_for",
 }
+#: They only read, also in other people's processes, and wait for the network with its own clock.
+READERS = {"public.py", "pull.py"}
 #: The objects of which these names are worldly; `world.sleep` is the way it should be.
 WORLDLY_OWNERS = {"asyncio", "date", "datetime", "loop", "os"}
 
@@ -57,7 +59,7 @@ def worldly_uses(module: ast.Module) -> Iterator[str]:
 class TestWorld:
     @pytest.mark.parametrize(
         "path",
-        modules("engine", "events/jetstream"),
+        [path for path in modules("engine", "events/jetstream") if path.name not in READERS],
         ids=lambda path: str(path.relative_to(ROOT)),
     )
     def test_is_the_only_way_out(self, path: Path) -> None:
@@ -115,7 +117,11 @@ class TestSizes:
 class TestDocstrings:
     def test_every_module_says_what_it_is(self) -> None:
         """A module opens with what it is, the rule it keeps, and what it does not do."""
-        silent = [path for path in modules(*FOLDERS, "tests") if not ast.get_docstring(tree(path))]
+        silent = [
+            path
+            for path in modules(*FOLDERS, "tests")
+            if tree(path).body and not ast.get_docstring(tree(path))
+        ]
 
         assert silent == []
 
