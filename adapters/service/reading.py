@@ -23,6 +23,7 @@ from ...events.server.reading import reading_server
 from ...events.server.status import read_status
 from ..control.protocol import StateReply
 from ..control.state import of_node
+from ..world import RealWorld
 from .log import external_address, server_settings
 from .service import policy_of
 
@@ -94,7 +95,9 @@ async def _reader(settings: Settings, *, from_sequence: int = 1) -> AsyncIterato
     async with _address(settings) as address:
         connection = await Connection.open(address, name="claimlet reader")
         try:
-            yield PublicReader(connection, settings.node, from_sequence=from_sequence)
+            yield PublicReader(
+                connection, settings.node, world=RealWorld(), from_sequence=from_sequence
+            )
         finally:
             await connection.close()
 

@@ -155,7 +155,7 @@ async def open_log(
         if info is None:
             raise LogSetupError(f"the server shows no stream {STREAM} after it was made")
         check_stream(info, node)
-        head = await _replay_into(fold, connection, node)
+        head = await _replay_into(fold, connection, node, world=world)
         pipe = AppendPipe(
             wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe
         )
@@ -173,9 +173,9 @@ async def _make_stream(address: ServerAddress, node: str, *, bytes_max: int) -> 
         await admin.close()
 
 
-async def _replay_into(fold: Fold, connection: Connection, node: str) -> Head:
+async def _replay_into(fold: Fold, connection: Connection, node: str, *, world: World) -> Head:
     head = Head(sequence=0, id="", link=genesis(node))
-    async with aclosing(replay(connection, node)) as records:
+    async with aclosing(replay(connection, node, world=world)) as records:
         async for record, link in records:
             fold(record)
             head = Head(sequence=record.sequence, id=record.id, link=link)

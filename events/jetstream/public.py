@@ -9,7 +9,6 @@ ones.  What is announced under `live.>` comes at most once; here it only says wh
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 
@@ -19,6 +18,7 @@ from nats.aio.msg import Msg
 from ..errors import LogDamagedError
 from ..record import Record, decode
 from ..subjects import LIVE_PREFIX, node_token
+from ..world import World
 from .connection import Connection
 from .pull import Pulled, Puller
 from .reader import check_state, follow_link
@@ -44,8 +44,11 @@ class _Mark(msgspec.Struct, frozen=True, kw_only=True):
 class PublicReader:
     """Reads one node's log from *from_sequence* on; each round goes on where the last one ended."""
 
-    def __init__(self, connection: Connection, node: str, *, from_sequence: int = 1) -> None:
+    def __init__(
+        self, connection: Connection, node: str, *, world: World, from_sequence: int = 1
+    ) -> None:
         self._connection = connection
+        self._world = world
         self._prefix = f"dra.{node_token(node)}"
         self._next = from_sequence
         self._link: bytes | None = None
@@ -75,7 +78,8 @@ class PublicReader:
             for kind in _KINDS:
                 puller = Puller(
                     self._connection,
-                    consumer=f"public-{secrets.token_hex(8)}",
+                    world=self._world,
+                    consumer=f"public-{self._world.new_id()}",
                     filter_subject=f"{self._prefix}.{kind}.>",
                 )
                 undo.push_async_callback(puller.close)
@@ -112,7 +116,7 @@ class PublicReader:
                     async for record in records:
                         yield record
                 try:
-                    async with asyncio.timeout(_LOOK_SECONDS):
+                    async with self._world.timeout(_LOOK_SECONDS):
                         await announced.wait()
                 except TimeoutError:
                     continue

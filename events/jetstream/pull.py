@@ -17,6 +17,7 @@ from typing import NamedTuple
 from nats.aio.msg import Msg
 
 from ..errors import LogSetupError, LogUnavailableError
+from ..world import World
 from .connection import Answer, Connection, status_of
 from .stream import STREAM
 
@@ -50,8 +51,11 @@ class _Created(Answer, frozen=True, kw_only=True):
 class Puller:
     """Reads the records of one filter in order; use `batches` once."""
 
-    def __init__(self, connection: Connection, *, consumer: str, filter_subject: str = "") -> None:
+    def __init__(
+        self, connection: Connection, *, world: World, consumer: str, filter_subject: str = ""
+    ) -> None:
         self._connection = connection
+        self._world = world
         self._consumer = consumer
         self._filter = filter_subject
         self._inbox = ""
@@ -86,7 +90,7 @@ class Puller:
                 setbacks += 1
                 if setbacks >= _ATTEMPTS_MAX:
                     raise
-                await asyncio.sleep(_BACKOFF_SECONDS_FIRST * 2**setbacks)
+                await self._world.sleep(_BACKOFF_SECONDS_FIRST * 2**setbacks)
 
     async def close(self) -> None:
         """Remove the consumer; a server that does not answer removes it by itself later."""
@@ -136,7 +140,7 @@ class Puller:
         if not self._received:
             self._has_more.clear()
             try:
-                async with asyncio.timeout(_STALL_SECONDS):
+                async with self._world.timeout(_STALL_SECONDS):
                     await self._has_more.wait()
             except TimeoutError:
                 raise LogUnavailableError(

@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 from ..chain import CHAIN_HEADER, genesis, link
 from ..errors import LogDamagedError
 from ..record import Record, decode
+from ..world import World
 from .connection import Connection
 from .pull import Puller
 from .stream import StreamState, stream_info
@@ -64,6 +65,7 @@ async def replay(
     connection: Connection,
     node: str,
     *,
+    world: World,
     from_sequence: int = 1,
     previous_link: bytes | None = None,
     to_sequence: int | None = None,
@@ -92,7 +94,7 @@ async def replay(
     if from_sequence == 1:
         previous_link = genesis(node)
     expected = from_sequence
-    puller = Puller(connection, consumer=WRITER_CONSUMER)
+    puller = Puller(connection, world=world, consumer=WRITER_CONSUMER)
     async with AsyncExitStack() as undo:
         undo.push_async_callback(puller.close)
         batches = await undo.enter_async_context(aclosing(puller.batches(from_sequence)))

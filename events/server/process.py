@@ -120,6 +120,8 @@ class EmbeddedServer:
         self._monitor_url = ""
         self._digest = ""
         self._is_stopping = False
+        #: `stop` waits for a start that is under way, which then gives up.
+        self._turn = asyncio.Lock()
 
     @property
     def port(self) -> int:
@@ -191,8 +193,9 @@ class EmbeddedServer:
             await self._process.wait()
             if loop.time() - since > _SETTLED_SECONDS:
                 delay_seconds = _RESTART_SECONDS_FIRST
-            while not self._is_stopping:
+            if not self._is_stopping:
                 self._changed("the log's server has ended and is started again")
+            while not self._is_stopping:
                 try:
                     await self._bring_up()
                 except ClaimletError as error:
@@ -206,17 +209,22 @@ class EmbeddedServer:
                 return
 
     async def stop(self) -> None:
-        """End the server, also an adopted one, after `supervise` was; wait until it is gone."""
+        """End the server, also an adopted one, and wait until it is gone."""
         self._is_stopping = True
-        if self._process is not None:
-            await self._process.end()
-            self._process = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        async with self._turn:
+            if self._process is not None:
+                await self._process.end()
+                self._process = None
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     async def _bring_up(self) -> None:
         """Have a server that answers: the survivor, else a new one."""
+        async with self._turn:
+            await self._find_or_launch()
+
+    async def _find_or_launch(self) -> None:
         settings = self._settings
         if self._lock is None and await self._adopt():
             return
@@ -321,12 +329,12 @@ class EmbeddedServer:
     async def _wait_for(self, process: ServerProcess) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
-                while not process.has_ended:
+                while not process.has_ended and not self._is_stopping:
                     ports = read_ports(self._settings.state_dir, process.pid)
                     if ports is not None and await self._answers(ports.port):
                         return self._use(ports.port, ports.monitoring)
                     await asyncio.sleep(_POLL_SECONDS)
-        state = "ended at once" if process.has_ended else f"gave no sign in {_START_SECONDS:.0f} s"
+        state = "ended at once" if process.has_ended else "does not answer"
         raise ServerUnavailableError(
             f"the log's server {state}: {_last_words(self._settings)}",
             hint=f"its own words are in {self._settings.log_file}",
