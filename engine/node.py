@@ -295,7 +295,8 @@ def _pod_keys(claim: ClaimState | None) -> set[PodUid]:
 
 
 def _device_keys(claim: ClaimState | None) -> set[DeviceKey]:
-    devices = claim.allocation.devices if claim and claim.allocation else ()
+    # Only claims that hold their devices: a node sees many ended ones on the same device.
+    devices = claim.allocation.devices if claim and claim.allocation and _holds(claim) else ()
     return {(d.driver, d.pool, d.device) for d in devices}
 
 
