@@ -37,11 +37,11 @@ def command(invocation: Invocation, /, user: str) -> None:
     from ...events.server.keys import inbox_prefix, seed_file
 
     settings = invocation.settings
-    keys = settings.log.keys_dir or settings.state_dir / "keys"
-    exports = {
-        "NATS_URL": settings.log.url or _url_of_own_server(settings),
-        "NATS_NKEY": str(seed_file(keys, user)),
-    }
+    url = settings.log.url or _url_of_own_server(settings)
+    keys = (settings.log.keys_dir if settings.log.url else None) or settings.state_dir / "keys"
+    exports = {"NATS_URL": url}
+    if (seed := seed_file(keys, user)).exists():
+        exports["NATS_NKEY"] = str(seed)
     for name, value in exports.items():
         click.echo(f"export {name}={shlex.quote(value)}")
     click.echo(f"# requests, such as `nats stream info`: add --inbox-prefix {inbox_prefix(user)}")

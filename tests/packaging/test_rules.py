@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from claimlet.config.settings import setting_types
+
 from .house import FOLDERS, ROOT, functions, modules, tree
 
 FUNCTION_LINES_MAX = 60
@@ -112,6 +114,19 @@ class TestSizes:
         ]
 
         assert too_long == []
+
+
+class TestSettings:
+    def test_each_is_read_by_something(self) -> None:
+        """A setting that nothing reads promises what nobody does."""
+        read = {
+            node.attr
+            for path in modules("adapters")
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Attribute)
+        }
+
+        assert {name for name in setting_types() if name.rpartition(".")[2] not in read} == set()
 
 
 class TestDocstrings:
