@@ -7,7 +7,8 @@ Adapters implement these; third parties import them from `claimlet.adapters`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import msgspec
 
@@ -50,6 +51,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     allocation: Allocation
     #: What this driver answered last, to be undone by unprepare (rule R10).
     devices: tuple[PreparedDevice, ...] = ()
+    #: Opaque driver parameters of the allocation as JSON, as they were at prepare; often none.
+    config: bytes = b""
 
     @property
     def uid(self) -> ClaimUid:
@@ -187,8 +190,17 @@ class PodSource(Protocol):
         """Return the source's name: `control`, `manifest`, `kubernetes`."""
         ...
 
-    async def run(self) -> None:
-        """Report pods to the loop until cancelled."""
+    async def __aenter__(self) -> Self:
+        """Begin to report pods to the loop."""
+        ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Report no more; silence means nothing."""
         ...
 
 
