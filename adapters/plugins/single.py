@@ -2,7 +2,7 @@
 Adapters that work on one claim at a time, served like any other (rule R3).
 
 The batch is split for them and joined again: what goes wrong for one claim says nothing about the
-others.  The call's time is for all its claims together; those that it does not reach are not called.
+others.  The time of a call is for all its claims together; those not reached are not called.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SingleClaimAdapter(Protocol):
 
 
 class OneByOne:
-    """A `DriverAdapter` over a `SingleClaimAdapter`: one call for each claim of a batch, in turn."""
+    """A `DriverAdapter` over a `SingleClaimAdapter`: the claims of a batch in turn."""
 
     def __init__(self, adapter: SingleClaimAdapter) -> None:
         self._adapter = adapter

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.simulation.rig import allocation
 
 from claimlet.adapters.plugins.single import OneByOne
 from claimlet.engine.ports import Claim, DriverCallError, Failed, Prepared
 from claimlet.events.values import ClaimRef, ClaimUid
-from tests.simulation.rig import allocation
 
 
 class Cameras:
@@ -69,8 +69,8 @@ class TestOneByOne:
         """An error while one claim is unprepared does not keep the others."""
         answers = await OneByOne(Cameras()).unprepare(claims("lost", "a"), timeout_seconds=5.0)
 
-        assert answers["a"] is None
-        assert isinstance(answers["lost"], Failed)
+        assert answers[ClaimUid("a")] is None
+        assert isinstance(answers[ClaimUid("lost")], Failed)
 
     async def test_does_not_call_without_time(self) -> None:
         """Claims that the call's time does not reach are not called, and fail as unreachable."""
@@ -79,6 +79,6 @@ class TestOneByOne:
         answers = await OneByOne(cameras).prepare(claims("a"), timeout_seconds=0.0)
 
         assert cameras.calls == []
-        assert answers["a"] == Failed(
+        assert answers[ClaimUid("a")] == Failed(
             "not called: the batch had no time left", outcome="unreachable", code="no_time"
         )
