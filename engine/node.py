@@ -9,8 +9,9 @@ derived from the claims and hold nothing of their own.  What is to be done about
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from ..events import facts as f
 from ..events.record import Record
 from ..events.values import ClaimUid, DriverName, PodUid
-from .claim import evolve
+from .claim import evolve, problem
 from .layer import Layer
 from .lifecycle import Phase
 from .state import (
@@ -37,6 +38,9 @@ __all__ = ["DeviceKey", "Node"]
 DeviceKey = tuple[str, str, str]
 _Key = TypeVar("_Key")
 
+#: Claim facts that change more than their claim.
+_OUTLIVING = frozenset({"debt_waived", "driver_unprepared", "unprepared", "deleted", "retired"})
+
 #: Refusals of pods that hold nothing; the oldest makes room.
 _REFUSALS_MAX = 1000
 
@@ -53,6 +57,8 @@ class Node:
         self.writer_sequence = 0
         self.boot_time = ""
         self.not_folded = 0
+        #: The policy that the last process recorded, as text; what counts is `policy`.
+        self.recorded_policy: Mapping[str, str] = {}
         self.synced: frozenset[str] = frozenset()
         self.claims: MutableMapping[ClaimUid, ClaimState] = {}
         self.pods: MutableMapping[PodUid, PodState] = {}
@@ -92,17 +98,25 @@ class Node:
         uid = record.claim.uid
         old = self.claims.get(uid) or ClaimState(ref=record.claim)
         new = evolve(old, record)
-        if isinstance(record.fact, f.DebtWaived) and old.debt(record.fact.driver):
-            self._waive(record, record.fact)
-        elif isinstance(record.fact, f.DriverUnprepared) and record.fact.final:
-            self.waivers.pop((uid, record.fact.driver), None)
+        if record.word in _OUTLIVING and not problem(old, record.fact):
+            self._fold_outliving(record, old)
         if new.phase is Phase.CLOSED:
             self._reindex(old, None)
             self.claims.pop(uid, None)
-            self.configs.pop(uid, None)
         else:
             self._reindex(old, new)
             self.claims[uid] = new
+
+    def _fold_outliving(self, record: Record, claim: ClaimState) -> None:
+        """Take in what a claim fact means for the node's own lists."""
+        match record.fact:
+            case f.DebtWaived() as fact:
+                self._waive(record, fact)
+            case f.DriverUnprepared(driver=driver, final=True):
+                self.waivers.pop((claim.uid, driver), None)
+            case f.Unprepared() | f.Deleted() | f.Retired():
+                # The parameters belong to one stay (rule R10).
+                self.configs.pop(claim.uid, None)
 
     def _waive(self, record: Record, fact: f.DebtWaived) -> None:
         assert record.claim is not None
@@ -248,8 +262,9 @@ def _request(fact: f.PrepareRequested, record: Record) -> Request:
 
 
 def _holds(claim: ClaimState) -> bool:
-    """Return whether the claim stands in the way of another one on its devices."""
-    return claim.phase not in (Phase.ABSENT, Phase.GENERATED, Phase.UNPREPARED, Phase.CLOSED)
+    """Return whether the claim stands in the way of another one on its devices (rules 12, 13)."""
+    free = (Phase.ABSENT, Phase.GENERATED, Phase.UNPREPARED, Phase.CLOSED)
+    return bool(claim.suspect) or claim.phase not in free
 
 
 def _shares(other: ClaimState, key: DeviceKey, share_id: str | None) -> bool:
@@ -342,6 +357,10 @@ def _driver_gone(node: Node, fact: f.DriverGone, _: Record) -> None:
         node.drivers.pop(fact.driver, None)
 
 
+def _settings_changed(node: Node, fact: f.SettingsChanged, _: Record) -> None:
+    node.recorded_policy = MappingProxyType(fact.settings)
+
+
 def _waiver_settled(node: Node, fact: f.WaiverSettled, _: Record) -> None:
     node.waivers.pop((fact.claim_uid, fact.driver), None)
 
@@ -352,4 +371,5 @@ _NODE_FOLDS: dict[str, Any] = {
     "driver_registered": _driver_registered,
     "driver_gone": _driver_gone,
     "waiver_settled": _waiver_settled,
+    "settings_changed": _settings_changed,
 }

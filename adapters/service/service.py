@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
+import msgspec
 import structlog
 
 from ... import __version__
@@ -127,6 +128,8 @@ class Service:
         ]
         if before != self.boot:
             facts.append(f.Booted(boot=self.boot, previous=before))
+        if self.node.recorded_policy != (policy := policy_fields(self.node.policy)):
+            facts.append(f.SettingsChanged(settings=policy))
         # Silence of the control interface means nothing: what it knows, it has told (rule 9).
         facts.append(f.SourceSynced(source="control"))
         return [Draft(fact=fact) for fact in facts]
@@ -205,6 +208,12 @@ def policy_of(settings: Settings) -> Policy:
         overlap=settings.prepare.overlap,
         unprepared_retention_seconds=settings.retention.unprepared_seconds,
     )
+
+
+def policy_fields(policy: Policy) -> dict[str, str]:
+    """Return *policy* as it is recorded: its fields as text."""
+    fields: dict[str, object] = msgspec.to_builtins(policy)
+    return {name: str(value) for name, value in fields.items()}
 
 
 def loop_settings(settings: Settings) -> LoopSettings:
