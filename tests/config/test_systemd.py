@@ -43,7 +43,7 @@ class TestUnit:
 
     @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here")
     def test_systemd_accepts_it(self) -> None:
-        """The verifier of systemd finds nothing wrong but the program that is not installed there."""
+        """Its verifier misses nothing but the program, which is not installed there."""
         process = subprocess.run(
             ["systemd-analyze", "verify", str(UNIT)], capture_output=True, text=True, check=False
         )
