@@ -25,7 +25,7 @@ from ...engine.loop import LoopSettings, NodeLoop
 from ...engine.node import Node
 from ...engine.state import Policy
 from ...events import facts as f
-from ...events.errors import LogUnavailableError
+from ...events.errors import ClaimletError
 from ...events.record import Draft, Record, Stamp
 from ..control.handlers import Handlers
 from ..control.server import ControlService
@@ -94,7 +94,6 @@ class Service:
         await self.loop.start(log.log, self._started(before))
         self._is_quiet = False
         self.world.spawn(self.loop.run(), name="loop")
-        await enter(self._stopping())
         await enter(self.registry)
         if settings.gateway.enabled:
             await enter(
@@ -106,6 +105,8 @@ class Service:
                     port=settings.gateway.port,
                 )
             )
+        # Calls in flight end before the drivers, and the claims that they read, are let go.
+        await enter(self._stopping())
         await enter(self._control(log))
         if settings.manifest.directory is not None:
             await enter(ManifestSource(settings, self.loop, world=self.world))
@@ -142,7 +143,7 @@ class Service:
             async with asyncio.timeout(_DRAIN_SECONDS):
                 await self.loop.drain()
                 await self.loop.stopped("asked to stop")
-        except (TimeoutError, LogUnavailableError) as error:
+        except (TimeoutError, ClaimletError) as error:
             _log.warning("stopped_unclean", reason=str(error) or "calls are still in flight")
 
     @asynccontextmanager
