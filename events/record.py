@@ -171,7 +171,7 @@ def decode(data: bytes, *, sequence: int) -> Record:
     try:
         envelope = _envelopes.decode(data)
         fact = _body(envelope, sequence)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecordError(
             f"record {sequence} cannot be read: {error}", sequence=sequence
         ) from error
