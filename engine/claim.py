@@ -16,11 +16,11 @@ from ..events import facts as f
 from ..events.record import Record
 from ..events.values import DriverName, PodUid
 from .errors import IllegalFactError
-from .lifecycle import FOLD, Phase, advance
+from .lifecycle import FOLD, PREPARING, Phase, advance
 from .state import Answer, ClaimState, Consumer, Debt, Failure, Operation, Overlap
 from .texts import masked
 
-__all__ = ["broken_condition", "check", "differs", "evolve"]
+__all__ = ["broken_condition", "check", "differs", "evolve", "problem"]
 
 
 def broken_condition(claim: ClaimState, fact: f.Fact) -> str:
@@ -37,6 +37,13 @@ def broken_condition(claim: ClaimState, fact: f.Fact) -> str:
         case f.DebtWaived(driver=driver) if claim.debt(driver) is None:
             return f"{driver} owes nothing"
     return ""
+
+
+def problem(claim: ClaimState, fact: f.Fact | None) -> str:
+    """Return why *fact* may not follow, or an empty text; the fold's twin of `check`."""
+    if fact is None or (claim.phase, fact.word) not in FOLD:
+        return "not in the table"
+    return broken_condition(claim, fact)
 
 
 def check(claim: ClaimState, fact: f.ClaimFact) -> Phase:
@@ -57,14 +64,11 @@ def evolve(claim: ClaimState, record: Record) -> ClaimState:
     fact = record.fact
     if fact is None:
         return claim
-    phase = FOLD.get((claim.phase, record.word))
-    why = broken_condition(claim, fact) if phase else "not in the table"
-    if phase is None or why:
-        return replace(
-            claim,
-            suspect=f"{record.word} at {record.sequence} in phase {claim.phase.value}: {why}",
-            last_sequence=record.sequence,
-        )
+    if why := problem(claim, fact):
+        why = f"{record.word} at {record.sequence} in phase {claim.phase.value}: {why}"
+        # The first such fact is the cause; those after it only follow from what was lost.
+        return replace(claim, suspect=claim.suspect or why, last_sequence=record.sequence)
+    phase = FOLD[claim.phase, record.word]
     changes: dict[str, Any] = {
         "last_sequence": record.sequence,
         "last_id": record.id,
@@ -156,6 +160,7 @@ def _prepare_started(claim: ClaimState, fact: f.PrepareStarted, record: Record) 
             since=old.since if old else record.time,
             sequence=old.sequence if old else record.sequence,
             boot=record.boot,
+            unsettled=old is not None and old.unsettled and old.boot == record.boot,
         )
     operation = Operation(
         id=fact.operation,
@@ -210,7 +215,12 @@ def _driver_failed(claim: ClaimState, fact: f.DriverFailed, record: Record) -> _
         retry_delay_seconds=fact.retry_delay_seconds,
         changes=last.changes + differs(fact, last) if last else 0,
     )
-    return {"failures": (*_without(claim, fact.driver), failure)}
+    changes: _Changes = {"failures": (*_without(claim, fact.driver), failure)}
+    if fact.outcome == "unknown" and claim.phase in PREPARING:
+        changes["debts"] = tuple(
+            replace(d, unsettled=True) if d.driver == fact.driver else d for d in claim.debts
+        )
+    return changes
 
 
 def differs(fact: f.DriverFailed, last: Failure) -> bool:
@@ -283,8 +293,10 @@ def _deallocated(_: ClaimState, __: f.Deallocated, ___: Record) -> _Changes:
 
 def _restored(claim: ClaimState, fact: f.Restored, record: Record) -> _Changes:
     consumers = tuple(
-        claim.consumer(pod.uid)
-        or Consumer(pod=pod, joined_sequence=record.sequence, writer=record.writer, restored=True)
+        # Its request may lie in the gap: a restored consumer is never taken for an abandoned one.
+        replace(known, restored=True)
+        if (known := claim.consumer(pod.uid))
+        else Consumer(pod=pod, joined_sequence=record.sequence, writer=record.writer, restored=True)
         for pod in fact.consumers
     )
     answers = tuple(

@@ -15,7 +15,7 @@ import msgspec
 from ..events import facts as f
 from ..events.record import Draft
 from ..events.values import ClaimUid, DriverName
-from .answers import judge
+from .answers import judge, judge_error, judge_unprepared
 from .claim import check, differs
 from .errors import IllegalFactError, NotFoundError, RefusedError
 from .lifecycle import FOLD, PREPARING, UNPREPARING, Phase
@@ -73,9 +73,7 @@ def decide_prepared(
             drafts += _failed(claim, call.driver, answer, attempt=attempt)
             continue
         drafts += _prepared(claim, call.driver, answer, boot=node.boot, attempt=attempt)
-    if waiting and isinstance(result, Mapping) and _is_power_of_two(attempt.number):
-        drafts += _unasked(waiting[0], call.driver, set(result) - set(call.claims))
-    return drafts
+    return drafts + _unasked(waiting, call, result, attempt=attempt)
 
 
 def decide_unprepared(
@@ -92,27 +90,29 @@ def decide_unprepared(
     For *provisional* claims an earlier prepare may still act, so their yes is not final (rule 1).
     """
     drafts: list[Draft] = []
+    waiting: list[ClaimState] = []
     for uid in call.claims:
         claim = node.claims.get(uid)
-        if claim is None or claim.phase not in UNPREPARING or not claim.debt(call.driver):
+        debt = claim.debt(call.driver) if claim else None
+        if claim is None or claim.phase not in UNPREPARING or debt is None:
             continue
+        waiting.append(claim)
         answer: Failed | None
         if isinstance(result, DriverCallError):
-            answer = Failed(str(result), outcome=result.outcome, code=result.code)
-        elif uid in result:
-            answer = result[uid]
+            answer = judge_error(result)
         else:
-            answer = _missing(claim)
+            answer = judge_unprepared(result.get(uid, _missing(claim)))
         if answer is not None:
             drafts += _failed(claim, call.driver, answer, attempt=attempt)
             continue
+        is_final = uid not in provisional
+        if not is_final and debt.provisional:
+            continue
         fact = f.DriverUnprepared(
-            driver=call.driver,
-            duration_seconds=attempt.duration_seconds,
-            final=uid not in provisional,
+            driver=call.driver, duration_seconds=attempt.duration_seconds, final=is_final
         )
         drafts.append(_draft(claim, fact))
-    return drafts
+    return drafts + _unasked(waiting, call, result, attempt=attempt)
 
 
 def decide(
@@ -225,9 +225,8 @@ def _answer_for(
     claim: ClaimState, result: Mapping[ClaimUid, Prepared | Failed] | DriverCallError
 ) -> Prepared | Failed:
     if isinstance(result, DriverCallError):
-        return Failed(str(result), outcome=result.outcome, code=result.code)
-    answer = result.get(claim.uid) or _missing(claim)
-    return judge(answer) if isinstance(answer, Prepared) else answer
+        return judge_error(result)
+    return judge(result.get(claim.uid, _missing(claim)))
 
 
 def _missing(claim: ClaimState) -> Failed:
@@ -301,16 +300,27 @@ def _failed(
     return [_draft(claim, fact)] if is_news or _is_power_of_two(attempt.number) else []
 
 
-def _unasked(claim: ClaimState, driver: DriverName, uids: set[ClaimUid]) -> list[Draft]:
+def _unasked(
+    waiting: list[ClaimState],
+    call: CallPrepare | CallUnprepare,
+    result: Mapping[ClaimUid, Any] | DriverCallError,
+    *,
+    attempt: Attempt,
+) -> list[Draft]:
+    """Return that the driver answered for claims that it was not asked for; they get nothing."""
+    if not waiting or isinstance(result, DriverCallError) or not _is_power_of_two(attempt.number):
+        return []
+    uids = sorted(str(uid) for uid in set(result) - set(call.claims))
     if not uids:
         return []
-    shown = ", ".join(sorted(uids)[:4])
     fact = f.AnomalyFound(
         kind="protocol_violation",
-        driver=driver,
-        text=cut(f"{driver} answered for claims that it was not asked for: {shown}"),
+        driver=call.driver,
+        text=cut(
+            f"{call.driver} answered for claims that it was not asked for: {', '.join(uids[:4])}"
+        ),
     )
-    return [_draft(claim, fact)]
+    return [_draft(waiting[0], fact)]
 
 
 def _is_power_of_two(number: int) -> bool:

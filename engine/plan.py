@@ -277,7 +277,7 @@ class _Planner:
         if (
             node.policy.reprepare_on == "start"
             and claim.phase is Phase.PREPARED
-            and any(answer.writer != node.writer for answer in valid)
+            and claim.phase_sequence < node.writer_sequence
         ):
             return "start"
         return ""

@@ -8,6 +8,7 @@ follows from the facts is planned by `engine.plan`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
@@ -151,7 +152,9 @@ def _pod_problems(node: Node, pod: PodObject) -> list[str]:
         reasons.append(f"this pod has ended ({state.ended}) and is being unprepared")
     if state is not None and state.ref != pod.ref:
         reasons.append(f"the pod UID {pod.ref.uid} belongs to {state.ref}")
-    names = {claim.name for claim in pod.claims}
+    counts = Counter(claim.name for claim in pod.claims)
+    reasons += [f"two pod claims are named {name!r}" for name, n in counts.items() if n > 1]
+    names = set(counts)
     for container in pod.containers:
         reasons += [
             f"container {container.name} names the claim {link.name!r}, which the pod does not have"
@@ -218,7 +221,8 @@ def _identity_problems(node: Node, claim: ClaimObject) -> list[str]:
     name = claim.ref.name
     for uid in node.by_name.get((claim.ref.namespace, name), ()):
         other = node.claims[uid]
-        if uid != claim.ref.uid and other.phase not in (Phase.GENERATED, Phase.UNPREPARED):
+        is_free = other.phase in (Phase.GENERATED, Phase.UNPREPARED) and not other.suspect
+        if uid != claim.ref.uid and not is_free:
             here = f"claim {name} is still here under another UID ({other.phase.value})"
             return [f"{here}; that one must be unprepared first"]
     held = node.claims.get(claim.ref.uid)

@@ -94,6 +94,8 @@ class Debt(_Value, frozen=True):
     boot: str
     #: The last prepare intent of this driver has a recorded answer (design.md rule 1).
     answered: bool = False
+    #: A prepare call in that boot ended without a known outcome: it may act until its deadline.
+    unsettled: bool = False
     #: An unprepare succeeded while an earlier prepare might still have acted.
     provisional: bool = False
 

@@ -10,7 +10,9 @@ __all__ = ["TEXT_BYTES_MAX", "cut", "masked"]
 TEXT_BYTES_MAX = 4 * 1024
 
 _CUT_MARK = "… (cut)"
-_VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*", re.IGNORECASE)
+_HEX_RUN = re.compile(r"(?:0x)?[0-9a-f]+", re.IGNORECASE)
+#: A run without a digit may be a word: `dead` is one, `deadbeef` is not.
+_WORD_CHARACTERS_MAX = 7
 
 
 def cut(text: str) -> str:
@@ -24,4 +26,10 @@ def cut(text: str) -> str:
 
 def masked(text: str) -> str:
     """Return *text* without numbers and hex runs, so that repeats compare equal (rule 16)."""
-    return _VARIABLE.sub("#", text)
+    return _HEX_RUN.sub(_masked_run, text)
+
+
+def _masked_run(run: re.Match[str]) -> str:
+    found = run[0]
+    is_number = len(found) > _WORD_CHARACTERS_MAX or any(c.isdecimal() for c in found)
+    return "#" if is_number else found

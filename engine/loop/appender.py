@@ -156,6 +156,11 @@ class Appender:
         self.facts.release(taken)
         self._on_release(taken)
 
+    def not_busy(self, claims: Iterable[str]) -> None:
+        """Note that a call of *claims* has ended with nothing to record."""
+        self.busy.remove(claims)
+        self._on_release(claims)
+
     async def persist(self, keys: Collection[str], decide: Decision) -> None:
         """Submit until it is stored: for facts that an outage must not swallow (rule 14)."""
         attempts = 0

@@ -25,6 +25,10 @@ from .appender import Appender, LoopSettings
 __all__ = ["CallState", "CallStep", "Caller"]
 
 CallStep = CallPrepare | CallUnprepare
+#: An adapter that does not keep its timeout is cut off after this many of them: one that splits a
+#: large batch may need its timeout more than once.
+_OVERRUN = 3.0
+
 _Result = Mapping[ClaimUid, Prepared | Failed] | Mapping[ClaimUid, Failed | None] | DriverCallError
 
 
@@ -69,7 +73,7 @@ class Caller:
         self._grace_until = now + self._settings.registration_grace_seconds
         for claim in self._node.claims.values():
             for debt in claim.debts:
-                if not debt.answered and debt.boot == self._node.boot:
+                if debt.boot == self._node.boot and (debt.unsettled or not debt.answered):
                     until = now + self._settings.call_timeout_seconds
                     self._acts_until[claim.uid, debt.driver] = until
 
@@ -94,8 +98,8 @@ class Caller:
         ]
         for key in ended:
             del self.states[key]
-        if not self._node.by_operation:
-            self._acts_until.clear()
+        now = self._world.monotonic()
+        self._acts_until = {key: until for key, until in self._acts_until.items() if until > now}
 
     def consider(self, step: CallStep) -> None:
         """Start the call if it is due, else see to it that it is considered again when it is."""
@@ -145,10 +149,11 @@ class Caller:
         instance = self._drivers.find(step.driver)
         started = self._world.monotonic()
         if instance is None and started < self._grace_until:
-            self._appender.busy.remove(step.claims)
+            self._appender.not_busy(step.claims)
             self._end(step, call, self._settings.retry_first_seconds)
             return
         result = await self._call(step, instance)
+        self._note_unknown(step, result, started)
         call.attempts += 1
         delay = self._appender.backoff.delay_seconds(call.attempts, self._world.random())
         attempt = outcome.Attempt(
@@ -175,28 +180,41 @@ class Caller:
                 code="not_registered",
             )
         timeout = self._settings.call_timeout_seconds
+        adapter = instance.adapter
         claims = [self._adapter_claim(uid, step.driver) for uid in step.claims]
+        call = adapter.prepare if isinstance(step, CallPrepare) else adapter.unprepare
         try:
-            if isinstance(step, CallUnprepare):
-                return await instance.adapter.unprepare(claims, timeout_seconds=timeout)
-            self._will_act(step, self._world.monotonic() + timeout)
-            answers = await instance.adapter.prepare(claims, timeout_seconds=timeout)
+            async with self._world.timeout(timeout * _OVERRUN):
+                result: object = await call(claims, timeout_seconds=timeout)
         except DriverCallError as error:
-            if error.outcome != "unknown" and isinstance(step, CallPrepare):
-                self._will_act(step, None)
             return error
+        except TimeoutError:
+            text = f"no answer within {timeout:g} s"
+            return DriverCallError(text, outcome="unknown", code="DEADLINE_EXCEEDED")
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the others
             text = f"{type(error).__name__}: {error}"
             return DriverCallError(text, outcome="unknown", code="adapter_error")
-        self._will_act(step, None)
-        return answers
+        if not isinstance(result, Mapping):
+            text = f"the adapter answered with a {type(result).__name__} instead of a mapping"
+            return DriverCallError(text, outcome="invalid", code="adapter_error")
+        return result
 
-    def _will_act(self, step: CallPrepare, until: float | None) -> None:
+    def _note_unknown(self, step: CallStep, result: _Result, started: float) -> None:
+        """
+        Note what a prepare without a known end may do until its deadline (rule 1).
+
+        A later answer to another attempt takes nothing of that back.  Where the adapter split the
+        batch, the part that failed was sent at an unknown time before now.
+        """
+        if not isinstance(step, CallPrepare):
+            return
+        sent = started if isinstance(result, DriverCallError) else self._world.monotonic()
+        deadline = sent + self._settings.call_timeout_seconds
         for uid in step.claims:
-            if until is None:
-                self._acts_until.pop((uid, step.driver), None)
-            else:
-                self._acts_until[uid, step.driver] = until
+            answer = result if isinstance(result, DriverCallError) else result.get(uid)
+            if isinstance(answer, DriverCallError | Failed) and answer.outcome == "unknown":
+                key = (uid, step.driver)
+                self._acts_until[key] = max(deadline, self._acts_until.get(key, 0.0))
 
     async def _record(self, step: CallStep, result: _Result, attempt: outcome.Attempt) -> None:
         """Record what came of the call; the claims stop being busy under their fact locks."""
@@ -238,4 +256,5 @@ class Caller:
             ref=claim.ref,
             allocation=claim.allocation,
             devices=answer.devices if answer else (),
+            config=self._node.configs.get(uid, b""),
         )

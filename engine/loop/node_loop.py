@@ -84,8 +84,10 @@ class NodeLoop:
         """Take a stored record in; the log calls this in order, at replay and live."""
         claim, pod = record.claim, record.pod
         if self._is_started and claim is not None:
-            # What the claim held before may be free now for others.
+            # What the claim held before may be free now for others, and its pods may be closed.
             self._dirty |= related(self.node, [claim.uid])
+            if known := self.node.claims.get(claim.uid):
+                self._dirty_pods |= pods_of(known)
         self.node.fold(record)
         if not self._is_started:
             return
@@ -411,10 +413,19 @@ class NodeLoop:
         self._waits.discard(step.key)
 
     async def _submit_idle(self, uids: Collection[ClaimUid], decide: Decision) -> None:
-        """Submit facts that close intents: first wait until no call is in flight (rule 7)."""
-        while any(uid in self._appender.busy for uid in uids):
-            await self.changed()
-        await self._appender.submit(self._claim_keys(uids), decide)
+        """Submit facts that close intents, under the locks and with no call in flight (rule 7)."""
+        is_decided = False
+
+        def decide_idle() -> list[Draft]:
+            nonlocal is_decided
+            if any(uid in self._appender.busy for uid in uids):
+                return []
+            is_decided = True
+            return decide()
+
+        while not is_decided:
+            await self.wait_until(lambda: not any(uid in self._appender.busy for uid in uids))
+            await self._appender.submit(self._claim_keys(uids), decide_idle)
 
     def _released(self, keys: Iterable[str]) -> None:
         """Plan what had to be left out while it was locked."""
