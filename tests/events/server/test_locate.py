@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ class TestLocate:
     ) -> None:
         """A system package will do."""
         monkeypatch.setattr(module, "DISTRIBUTION", "claimlet-has-no-such-distribution")
-        monkeypatch.setattr(module.sys, "executable", str(tmp_path / "elsewhere/python"))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "elsewhere/python"))
         named = program(tmp_path / "bin")
 
         assert locate(environ={"PATH": str(tmp_path / "bin")}) == named
@@ -61,7 +62,7 @@ class TestLocate:
     ) -> None:
         """Where there is none, the error says what to do, and the exit code is 4."""
         monkeypatch.setattr(module, "DISTRIBUTION", "claimlet-has-no-such-distribution")
-        monkeypatch.setattr(module.sys, "executable", str(tmp_path / "elsewhere/python"))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "elsewhere/python"))
 
         with pytest.raises(LogSetupError) as caught:
             locate(environ={"PATH": str(tmp_path)})

@@ -38,6 +38,15 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def is_free(lock_file: Path) -> bool:
+    """Return whether the lock can be taken."""
+    try:
+        hold(lock_file, owns="it").release()
+    except LockHeldError:
+        return False
+    return True
+
+
 @contextmanager
 def orphan(state_dir: Path) -> Iterator[tuple[int, int]]:
     """Yield pid and port of a server whose service was killed with SIGKILL."""
@@ -65,10 +74,10 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def mounted(path: Path, *options: str) -> Iterator[None]:
+def mounted(path: Path, *, options: str) -> Iterator[None]:
     """Mount a small file system on *path*, or skip the test."""
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", *options, "claimlet-test", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", options, "claimlet-test", str(path)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("cannot mount a file system here")
     try:
@@ -126,9 +135,7 @@ class TestStart:
         """What the server says is wrong is in the error."""
         settings = settings_in(tmp_path / "state", template="listen: nonsense {{ port }} }")
 
-        with pytest.raises(
-            ServerUnavailableError, match="ended at once: nats-server: Parse error"
-        ) as caught:
+        with pytest.raises(ServerUnavailableError, match="ended at once: .*Parse error") as caught:
             await EmbeddedServer(settings).start()
 
         assert caught.value.exit_code == 4
@@ -151,15 +158,13 @@ class TestStart:
 
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize(
-        "options", [("-o", "ro,mode=700"), ("-o", "size=16k,mode=700"), ("-o", "size=40k,mode=700")]
-    )
+    @pytest.mark.parametrize("options", ["ro", "size=16k", "size=40k"])
     async def test_says_that_the_directory_cannot_be_used(
-        self, tmp_path: Path, options: tuple[str, ...]
+        self, tmp_path: Path, options: str
     ) -> None:
         """Read-only or full: one line with the reason, and nothing keeps running."""
         state = tmp_path / "state"
-        with mounted(state, *options):
+        with mounted(state, options=f"{options},mode=700"):
             with pytest.raises(ClaimletError, match=r"read-only|no space") as caught:
                 await EmbeddedServer(settings_in(state)).start()
 
@@ -174,9 +179,7 @@ class TestLock:
             with pytest.raises(LockHeldError):
                 hold(settings.lock_file, owns="the log")
             os.kill(pid, signal.SIGKILL)
-            await eventually(lambda: not is_alive(pid))
-
-            hold(settings.lock_file, owns="the log").release()
+            await eventually(lambda: is_free(settings.lock_file))
 
     async def test_a_lock_of_somebody_unknown_is_respected(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
