@@ -57,7 +57,6 @@ class Service:
         self.boot = read_boot_id(settings.boot_id_file)
         self.stamp = Stamp(node=settings.node, boot=self.boot, writer=world.new_id())
         self.node = Node(settings.node, policy_of(settings))
-        self.is_ready = False
         self._stack = AsyncExitStack()
         self._is_quiet = True
         self.loop: NodeLoop
@@ -110,7 +109,6 @@ class Service:
         await enter(self._control(log))
         if settings.manifest.directory is not None:
             await enter(ManifestSource(settings, self.loop, world=self.world))
-        self.is_ready = True
 
     def _fold(self, record: Record) -> None:
         self.loop.fold(record)
