@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "TEMPLATE",
     "eventually",
     "everything",
+    "freeze",
     "generated",
     "node_fact",
     "open_writer",
@@ -85,6 +87,13 @@ async def eventually(condition: Callable[[], bool], *, seconds: float = 20.0) ->
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 -- processes and files announce nothing
             await asyncio.sleep(0.005)
+
+
+async def freeze(pid: int) -> None:
+    """Stop the process *pid* in all its threads; SIGCONT lets it go on."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = list(Path(f"/proc/{pid}/task").iterdir())
+    await eventually(lambda: all(b") T" in (path / "stat").read_bytes() for path in threads))
 
 
 @asynccontextmanager

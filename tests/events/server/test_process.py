@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.events.helpers import eventually, settings_in, supervised
+from tests.events.helpers import eventually, freeze, settings_in, supervised
 
 from claimlet.events.errors import (
     ClaimletError,
@@ -135,7 +135,7 @@ class TestStart:
         """What the server says is wrong is in the error."""
         settings = settings_in(tmp_path / "state", template="listen: nonsense {{ port }} }")
 
-        with pytest.raises(ServerUnavailableError, match="ended at once: .*Parse error") as caught:
+        with pytest.raises(ServerUnavailableError, match=r"ended at once: .*Parse error") as caught:
             await EmbeddedServer(settings).start()
 
         assert caught.value.exit_code == 4
@@ -221,7 +221,7 @@ class TestAdoption:
         monkeypatch.setattr(child, "_STOP_SECONDS", 0.2)
         settings = settings_in(tmp_path / "state")
         with orphan(settings.state_dir) as (pid, _):
-            os.kill(pid, signal.SIGSTOP)
+            await freeze(pid)
             async with EmbeddedServer(settings) as server:
                 assert not is_alive(pid)
                 assert server.pid != pid

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.events.helpers import open_writer, settings_in
+from tests.events.helpers import freeze, open_writer, settings_in
 
 from claimlet.events.errors import LogSetupError, ServerUnavailableError
 from claimlet.events.jetstream.connection import Connection
@@ -54,7 +54,7 @@ class TestReadingServer:
         self, server: EmbeddedServer, tmp_path: Path
     ) -> None:
         """Locked and silent: exit code 4, and the store is left alone."""
-        os.kill(server.pid, signal.SIGSTOP)
+        await freeze(server.pid)
         try:
             with pytest.raises(ServerUnavailableError, match="does not answer") as caught:
                 async with reading_server(settings_in(tmp_path / "state"), patience_seconds=0.1):
