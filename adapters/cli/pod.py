@@ -74,18 +74,19 @@ def prepare(
     documents = _read(files)
 
     async def order(client: ControlClient) -> list[PodClaims]:
-        try:
-            return await _prepare(client, documents, patience_seconds=timeout if wait else 0.0)
-        except (TimedOutError, RefusedError):
-            if once:
-                await _withdraw(client, documents)
-            raise
+        pods = await _prepare(client, documents, patience_seconds=timeout if wait else 0.0)
+        if once and not _are_prepared(pods):
+            await _withdraw(client, documents)
+        return pods
 
     pods = ordered(invocation, order)
-    if cdi_args or cdi_annotations:
-        _print_cdi(pods, as_annotations=cdi_annotations)
-    else:
+    is_late = wait and not _are_prepared(pods)
+    if not (cdi_args or cdi_annotations):
         _print(pods, output)
+    elif not is_late:
+        _print_cdi(pods, as_annotations=cdi_annotations)
+    if is_late:
+        raise _timed_out(pods, timeout, is_withdrawn=once)
     if any(pod.state == "refused" for pod in pods):
         reasons = [f"{pod.pod.namespace}/{pod.pod.name}: {r}" for pod in pods for r in pod.reasons]
         raise RefusedError(reasons, hint="nothing was stored for a refused pod; ask again")
@@ -109,23 +110,29 @@ async def _prepare(
             if patience_seconds == 0 or left <= 0:
                 raise
         else:
-            if patience_seconds == 0 or all(pod.state == "prepared" for pod in pods):
+            if patience_seconds == 0 or _are_prepared(pods):
                 return pods
         left = deadline - time.monotonic()
         if left <= 0:
-            raise _timed_out(pods, patience_seconds)
+            return pods
         if not pods or any(pod.state == "refused" for pod in pods):
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _ASK_SECONDS_MAX)
 
 
-def _timed_out(pods: list[PodClaims], seconds: float) -> Exception:
+def _are_prepared(pods: list[PodClaims]) -> bool:
+    return bool(pods) and all(pod.state == "prepared" for pod in pods)
+
+
+def _timed_out(pods: list[PodClaims], seconds: float, *, is_withdrawn: bool) -> TimedOutError:
     waiting = [pod for pod in pods if pod.state != "prepared"]
     names = ", ".join(f"{p.pod.namespace}/{p.pod.name}" for p in waiting) or "the pod"
     reasons = "; ".join(reason for pod in waiting for reason in pod.reasons)
     text = f"not prepared after {seconds:g} s: {names}: {reasons or 'the service does not answer'}"
     if waiting and all(pod.state == "refused" for pod in waiting):
-        return RefusedError([text], hint="nothing is stored for a refused pod; ask again")
+        return TimedOutError(text, hint="nothing is stored for a refused pod; ask again")
+    if is_withdrawn:
+        return TimedOutError(text, hint="the wish is withdrawn")
     return TimedOutError(text, hint=f"still wanted; withdraw with: claimlet pod unprepare {names}")
 
 
