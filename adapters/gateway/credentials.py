@@ -1,16 +1,17 @@
 """
 What drivers need to reach the gateway, kept under `<state>/gateway` for no eyes but the owner's.
 
-`key` is a random secret; a driver's token is its name and a MAC over it, so that a token tells who
-asks and none has to be stored or looked up.  `port` is chosen once, outside of the range that the
-kernel gives to outgoing connections, and then kept, because running drivers have read their
-kubeconfig long ago.  A port that somebody else holds is therefore an error, not a reason to move.
+`key` is a random secret, and all else follows from it: a driver's token is its name and a MAC over
+it, so that a token tells who asks; the server's TLS key is derived too.  `port` is chosen once,
+outside of the range that the kernel gives to outgoing connections, and then kept, because running
+drivers have read their kubeconfig long ago.  A port that somebody else holds is therefore an error,
+not a reason to move.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
-import os
 import re
 import secrets
 import socket
@@ -19,6 +20,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from ...events.errors import ClaimletError, PermanentError
+from ...events.server.files import make_private_directory, replace_file, usable
+from .certificate import certificate, private_key
 
 __all__ = ["Credentials", "GatewayError", "InvalidDriverNameError"]
 
@@ -36,6 +39,7 @@ clusters:
 - name: claimlet
   cluster:
     server: {url}
+    certificate-authority-data: {authority}
 users:
 - name: "{driver}"
   user:
@@ -67,23 +71,21 @@ class Credentials:
         Read the key, or make one.
 
         Raises:
-            GatewayError: The directory or the key is not usable.
+            GatewayError: The key is not usable.
+            LogSetupError: The directory is not.
         """
         self.directory = state_dir / "gateway"
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._key = self._read_key()
-        except OSError as error:
-            raise GatewayError(f"the gateway's directory is not usable: {error}") from error
+        make_private_directory(self.directory)
+        self._key = self._read_key()
+        self._tls_seed = hmac.digest(self._key, b"TLS", sha256)
+        self.certificate = certificate(self._tls_seed)
 
     def _read_key(self) -> bytes:
         path = self.directory / "key"
-        try:
+        if not path.exists():
+            replace_file(path, secrets.token_bytes(_KEY_BYTES))
+        with usable(path):
             key, mode = path.read_bytes(), path.stat().st_mode
-        except FileNotFoundError:
-            key = secrets.token_bytes(_KEY_BYTES)
-            _write(path, key)
-            return key
         if len(key) != _KEY_BYTES:
             hint = "delete it, start again, and restart the drivers: they get new tokens"
             raise GatewayError(f"{path} is no gateway key", hint=hint)
@@ -113,7 +115,13 @@ class Credentials:
         return driver if hmac.compare_digest(mac.encode(), expected.encode()) else None
 
     def _mac(self, driver: str) -> str:
-        return hmac.new(self._key, driver.encode(), sha256).hexdigest()
+        return hmac.new(self._key, b"token " + driver.encode(), sha256).hexdigest()
+
+    def tls_file(self) -> Path:
+        """Write certificate and key for the server, and return the file."""
+        path = self.directory / "tls.pem"
+        replace_file(path, (self.certificate + private_key(self._tls_seed)).encode())
+        return path
 
     def listen(self, port: int = 0) -> socket.socket:
         """
@@ -128,8 +136,8 @@ class Credentials:
         chosen: int = sock.getsockname()[1]
         try:
             if chosen != kept:
-                _write(self.directory / "port", f"{chosen}\n".encode())
-        except GatewayError:
+                replace_file(self.directory / "port", f"{chosen}\n".encode())
+        except ClaimletError:
             sock.close()
             raise
         return sock
@@ -165,7 +173,7 @@ class Credentials:
 
         Raises:
             InvalidDriverNameError: No driver can be called that.
-            GatewayError: The file cannot be written.
+            LogSetupError: The file cannot be written.
         """
         token = self.token(driver)
         port = self.port
@@ -173,13 +181,17 @@ class Credentials:
             # A driver may be set up before the service has ever run.
             with self.listen() as sock:
                 port = sock.getsockname()[1]
-        url = f"http://127.0.0.1:{port}"
-        text = _KUBECONFIG.format(driver=driver, url=url, token=token).encode()
+        text = _KUBECONFIG.format(
+            driver=driver,
+            url=f"https://127.0.0.1:{port}",
+            authority=base64.b64encode(self.certificate.encode()).decode("ascii"),
+            token=token,
+        ).encode()
         path = self.directory / f"{driver}.kubeconfig"
         with suppress(OSError):
             if path.read_bytes() == text:
                 return path
-        _write(path, text)
+        replace_file(path, text)
         return path
 
     def refresh(self) -> None:
@@ -207,19 +219,3 @@ def _bind_first_free() -> socket.socket:
         with suppress(OSError):
             return _bind(secrets.choice(_PORTS))
     raise GatewayError(f"no free port from {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write *data* whole or not at all, for the owner only."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise GatewayError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,6 +1,8 @@
 """
 The claims gateway: a small API server on loopback for drivers that want to read their claims.
 
+It speaks TLS because upstream's clients send their token over nothing else (`certificate`).
+
 It is fed from the node's state through `ClaimsView` and holds nothing that is missed when it ends.
 Importing this module loads the web server; importing the package does not.
 """
@@ -13,16 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from socket import socket
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from weakref import WeakSet
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ...events.errors import ClaimletError
 from ...events.world import World
 from .app import build_app
 from .claims import ClaimsView
-from .credentials import Credentials, GatewayError
+from .credentials import Credentials
 from .limits import Limits
 from .slices import SliceStore
 
@@ -62,17 +66,21 @@ class ClaimsGateway:
         Listen, with the key of the state directory, on the port given or else kept there.
 
         Raises:
-            GatewayError: The directory, the key or the port is not usable.
+            GatewayError: The key or the port is not usable.
+            LogSetupError: The directory is not.
         """
         credentials = Credentials(self._state_dir)
         listener = credentials.listen(self._port)
         try:
             credentials.refresh()
-        except GatewayError:
+            tls_file = credentials.tls_file()
+        except ClaimletError:
             listener.close()
             raise
+        listener = _BoundedListener(listener, limit=self._limits.connections)
         store = SliceStore(self._world, node=self._node, limits=self._limits)
-        server = _Server(_config(build_app(self._view, store, credentials), self._limits))
+        app = build_app(self._view, store, credentials)
+        server = _Server(_config(app, tls_file, limit=self._limits.connections))
         self._running = credentials, store, server
         self._world.spawn(server.run_on(listener), name="claims gateway")
         await server.is_up.wait()
@@ -94,7 +102,7 @@ class ClaimsGateway:
     @property
     def url(self) -> str:
         """Return where drivers find the gateway."""
-        return f"http://127.0.0.1:{self._credentials.port}"
+        return f"https://127.0.0.1:{self._credentials.port}"
 
     def kubeconfig_for(self, driver: str) -> Path:
         """
@@ -153,7 +161,25 @@ class _Protocol(H11Protocol):
             self.transport.close()
 
 
-def _config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
+class _BoundedListener(socket):
+    """A listening socket that hangs up on who comes when too many are there already."""
+
+    def __init__(self, listener: socket, *, limit: int) -> None:
+        super().__init__(fileno=listener.detach())
+        self._limit = limit
+        self._accepted: WeakSet[socket] = WeakSet()
+
+    def accept(self) -> tuple[socket, Any]:
+        connection, address = super().accept()
+        if sum(other.fileno() != -1 for other in self._accepted) >= self._limit:
+            connection.close()
+            # What a listening socket says when nobody waits; asyncio then waits for the next.
+            raise BlockingIOError
+        self._accepted.add(connection)
+        return connection, address
+
+
+def _config(app: ASGIApp, tls_file: Path, *, limit: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_Protocol,
@@ -164,7 +190,9 @@ def _config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=limits.connections,
+        ssl_certfile=tls_file,
+        ssl_keyfile=tls_file,
+        limit_concurrency=limit,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_END_SECONDS,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -68,9 +70,19 @@ def pod_ref(name: str) -> PodRef:
     return PodRef(uid=PodUid(f"uid-{name}"), namespace="default", name=name)
 
 
-def token_of(kubeconfig: Path) -> str:
-    token: str = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
-    return token
+class Access:
+    """Where and how to reach the gateway, as a driver reads it from its kubeconfig."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        self.url: str = cluster["server"]
+        self.port = int(self.url.rpartition(":")[2])
+        self.token: str = config["users"][0]["user"]["token"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        # As the newest Python has it by default.
+        self.tls = ssl.create_default_context(cadata=authority)
+        self.tls.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 class Answer(msgspec.Struct):
@@ -95,12 +107,14 @@ class Answer(msgspec.Struct):
 class Connection:
     """One request at a time over one connection."""
 
-    def __init__(self, url: str) -> None:
-        self._port = int(url.rpartition(":")[2])
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self._state = h11.Connection(h11.CLIENT)
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._reader, self._writer = await asyncio.open_connection(
+            "127.0.0.1", self._access.port, ssl=self._access.tls
+        )
         return self
 
     async def __aexit__(
@@ -110,11 +124,15 @@ class Connection:
         traceback: TracebackType | None,
     ) -> None:
         self._writer.close()
-        await self._writer.wait_closed()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     async def send(self, method: str, path: str, *, headers: dict[str, str], body: bytes) -> None:
         """Send a request whole."""
-        everything = {"Host": f"127.0.0.1:{self._port}", "Content-Length": str(len(body))} | headers
+        everything = {
+            "Host": f"127.0.0.1:{self._access.port}",
+            "Content-Length": str(len(body)),
+        } | headers
         request = h11.Request(method=method, target=path, headers=list(everything.items()))
         data = self._state.send(request) or b""
         data += self._state.send(h11.Data(data=body)) or b""
@@ -145,10 +163,11 @@ class Connection:
 
 
 class Client:
-    """Asks the gateway as one driver."""
+    """Asks the gateway as the driver of a kubeconfig, or with another token."""
 
-    def __init__(self, url: str, *, token: str | None) -> None:
-        self.url = url
+    def __init__(self, kubeconfig: Path, *, token: str | None = None) -> None:
+        self.access = Access(kubeconfig)
+        token = self.access.token if token is None else token
         self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def ask(
@@ -162,7 +181,7 @@ class Client:
     ) -> Answer:
         """Return the answer to one request."""
         sent = {"Content-Type": media, "Accept": f"{PROTOBUF},application/json"}
-        async with asyncio.timeout(10), Connection(self.url) as connection:
+        async with asyncio.timeout(10), Connection(self.access) as connection:
             await connection.send(
                 method, path, headers=sent | self._authorization | (headers or {}), body=body
             )
@@ -177,7 +196,7 @@ class Client:
     @asynccontextmanager
     async def watch(self, query: str, *, accept: str) -> AsyncIterator[Connection]:
         """Return a connection on which a watch has begun."""
-        async with asyncio.timeout(10), Connection(self.url) as connection:
+        async with asyncio.timeout(10), Connection(self.access) as connection:
             headers = {"Accept": accept} | self._authorization
             path = f"{SLICES}?watch=true&{query}"
             await connection.send("GET", path, headers=headers, body=b"")

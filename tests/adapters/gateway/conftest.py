@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.adapters.gateway.client import NODE, Claims, Client, token_of
+from tests.adapters.gateway.client import NODE, Claims, Client
 
 from claimlet.adapters.gateway.server import ClaimsGateway
 from claimlet.adapters.world import RealWorld
@@ -29,4 +29,4 @@ async def gateway(claims: Claims, tmp_path: Path) -> AsyncIterator[ClaimsGateway
 @pytest.fixture
 def client(gateway: ClaimsGateway) -> Callable[[str], Client]:
     """Return a function that makes a driver's client."""
-    return lambda driver: Client(gateway.url, token=token_of(gateway.kubeconfig_for(driver)))
+    return lambda driver: Client(gateway.kubeconfig_for(driver))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import stat
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 from tests.adapters.gateway.client import GPU, NIC
 
 from claimlet.adapters.gateway import Credentials, GatewayError, InvalidDriverNameError
+from claimlet.events.errors import LogSetupError
 
 
 class TestTokens:
@@ -69,7 +71,7 @@ class TestTokens:
         """A state directory that cannot be written gives an error, not a traceback."""
         (tmp_path / "gateway").write_text("in the way")
 
-        with pytest.raises(GatewayError, match="not usable"):
+        with pytest.raises(LogSetupError, match="cannot be used"):
             Credentials(tmp_path)
 
 
@@ -128,7 +130,7 @@ class TestKubeconfig:
         assert path == tmp_path / "gateway" / f"{GPU}.kubeconfig"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert config["clusters"][0]["cluster"]["server"] == f"http://127.0.0.1:{port}"
+        assert config["clusters"][0]["cluster"]["server"] == f"https://127.0.0.1:{port}"
         assert config["users"][0]["user"]["token"] == credentials.token(GPU)
 
     def test_follows_a_new_port(self, tmp_path: Path) -> None:
@@ -143,6 +145,30 @@ class TestKubeconfig:
 
         assert f":{credentials.port}\n" in path.read_text()
         assert yaml.safe_load(path.read_text())["users"][0]["name"] == "1.5"
+
+
+class TestCertificate:
+    def test_is_the_same_at_each_start(self, tmp_path: Path) -> None:
+        """Drivers know the certificate, so it must not change while the key is the same."""
+        assert Credentials(tmp_path / "a").certificate == Credentials(tmp_path / "a").certificate
+        assert Credentials(tmp_path / "a").certificate != Credentials(tmp_path / "b").certificate
+
+    def test_is_good_for_loopback_and_ever(self, tmp_path: Path) -> None:
+        """What the hand-written bytes say is what was meant."""
+        context = ssl.create_default_context(cadata=Credentials(tmp_path).certificate)
+        (found,) = context.get_ca_certs()
+
+        assert found["subject"] == found["issuer"]
+        assert found["subjectAltName"] == (("DNS", "localhost"), ("IP Address", "127.0.0.1"))
+        assert found["notBefore"] == "Jan  1 00:00:00 2020 GMT"
+        assert found["notAfter"] == "Dec 31 23:59:59 9999 GMT"
+
+    def test_the_key_fits_and_is_private(self, tmp_path: Path) -> None:
+        """The server can use what is written for it, and nobody else can read it."""
+        path = Credentials(tmp_path).tls_file()
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(path)
+
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_listening_socket_is_loopback_only(tmp_path: Path) -> None:

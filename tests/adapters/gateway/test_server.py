@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,15 +15,15 @@ from tests.adapters.gateway.client import (
     NIC,
     NODE,
     SLICES,
+    Access,
     Claims,
     Client,
     Connection,
     gateway_claim,
     pod_ref,
-    token_of,
 )
 
-from claimlet.adapters.gateway import GatewayError, server
+from claimlet.adapters.gateway import GatewayError, Limits, server
 from claimlet.adapters.gateway.server import ClaimsGateway
 from claimlet.adapters.world import RealWorld
 
@@ -113,8 +114,8 @@ class TestNode:
                 RealWorld() as world,
                 ClaimsGateway(claims, state_dir=tmp_path, node=NODE, world=world) as gateway,
             ):
-                token = token_of(gateway.kubeconfig_for(GPU))
-                node = (await Client(gateway.url, token=token).get(f"/api/v1/nodes/{NODE}")).json()
+                client = Client(gateway.kubeconfig_for(GPU))
+                node = (await client.get(f"/api/v1/nodes/{NODE}")).json()
                 seen.add((gateway.url, node["kind"], node["metadata"]["uid"]))
 
         assert len(seen) == 1
@@ -129,19 +130,18 @@ class TestNode:
 
 
 class TestDoor:
-    @pytest.mark.parametrize("token", [None, "x", f"{GPU}.0000"])
-    async def test_is_shut_without_a_good_token(
-        self, gateway: ClaimsGateway, token: str | None
-    ) -> None:
+    @pytest.mark.parametrize("token", ["", "x", f"{GPU}.0000"])
+    async def test_is_shut_without_a_good_token(self, gateway: ClaimsGateway, token: str) -> None:
         """Whoever has no token learns nothing, not even which paths there are."""
         for path in ("/version", "/nothing", f"{CLAIMS}/a"):
-            assert (await Client(gateway.url, token=token).get(path)).reason == "Unauthorized"
+            client = Client(gateway.kubeconfig_for(GPU), token=token)
+            assert (await client.get(path)).reason == "Unauthorized"
 
     async def test_takes_one_bearer_only(self, gateway: ClaimsGateway) -> None:
         """Other schemes are not a token, however good the rest is."""
-        token = token_of(gateway.kubeconfig_for(GPU))
-        headers = {"Authorization": f"Basic {token}"}
-        answer = await Client(gateway.url, token=None).get("/version", headers=headers)
+        client = Client(gateway.kubeconfig_for(GPU), token="")
+        headers = {"Authorization": f"Basic {client.access.token}"}
+        answer = await client.get("/version", headers=headers)
 
         assert answer.reason == "Unauthorized"
 
@@ -215,9 +215,9 @@ class TestLife:
     ) -> None:
         """Who connects and asks for nothing does not hold a place for ever."""
         monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.01)
-        port = int(gateway.url.rpartition(":")[2])
+        access = Access(gateway.kubeconfig_for(GPU))
         async with asyncio.timeout(10):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", access.port, ssl=access.tls)
 
             assert await reader.read() == b""
         writer.close()
@@ -228,7 +228,7 @@ class TestLife:
         async with RealWorld() as world:
             gateway = ClaimsGateway(claims, state_dir=tmp_path, node=NODE, world=world)
             async with gateway:
-                client = Client(gateway.url, token=token_of(gateway.kubeconfig_for(GPU)))
+                client = Client(gateway.kubeconfig_for(GPU))
                 watch = client.watch("sendInitialEvents=true", accept="application/json")
                 connection = await watch.__aenter__()
                 assert b"BOOKMARK" in (await connection.chunk() or b"")
@@ -237,23 +237,63 @@ class TestLife:
 
     async def test_garbage_is_answered_in_http(self, gateway: ClaimsGateway) -> None:
         """Bytes that are no HTTP get an answer and an end, and the next request works."""
-        port = int(gateway.url.rpartition(":")[2])
+        client = Client(gateway.kubeconfig_for(GPU))
         async with asyncio.timeout(10):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", client.access.port, ssl=client.access.tls
+            )
             writer.write(b"\x16\x03\x01 hello\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 400")
             writer.close()
             await writer.wait_closed()
-        token = token_of(gateway.kubeconfig_for(GPU))
-        assert (await Client(gateway.url, token=token).get("/version")).code == 200
+        assert (await client.get("/version")).code == 200
+
+    async def test_plain_http_gets_nothing(self, gateway: ClaimsGateway) -> None:
+        """Without TLS there is no answer, so that no token is ever sent in the open twice."""
+        client = Client(gateway.kubeconfig_for(GPU))
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.access.port)
+            writer.write(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"HTTP" not in await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        assert (await client.get("/version")).code == 200
+
+    async def test_too_many_connections_are_hung_up_on(
+        self, claims: Claims, tmp_path: Path
+    ) -> None:
+        """Who opens connections without end takes no more than there is, and goes without harm."""
+        async with (
+            RealWorld() as world,
+            ClaimsGateway(
+                claims,
+                state_dir=tmp_path,
+                node=NODE,
+                world=world,
+                limits=Limits(connections=5),
+            ) as gateway,
+            asyncio.timeout(10),
+        ):
+            client = Client(gateway.kubeconfig_for(GPU))
+            opened = [
+                await asyncio.open_connection("127.0.0.1", client.access.port) for _ in range(8)
+            ]
+            assert [await reader.read() for reader, _ in opened[5:]] == [b"", b"", b""]
+            for _, writer in opened:
+                writer.close()
+                await writer.wait_closed()
+            while True:
+                with suppress(OSError):
+                    assert (await client.get("/version")).code == 200
+                    break
 
 
 async def test_one_connection_serves_many_requests(claims: Claims, gateway: ClaimsGateway) -> None:
     """Go's clients keep their connection."""
     claims.claims["default", "a"] = gateway_claim("a", GPU)
-    token = token_of(gateway.kubeconfig_for(GPU))
-    async with asyncio.timeout(10), Connection(gateway.url) as connection:
-        headers = {"Authorization": f"Bearer {token}"}
+    access = Access(gateway.kubeconfig_for(GPU))
+    async with asyncio.timeout(10), Connection(access) as connection:
+        headers = {"Authorization": f"Bearer {access.token}"}
         await connection.send("GET", f"{CLAIMS}/a", headers=headers, body=b"")
         answer = await connection.begin()
         while (chunk := await connection.chunk()) is not None:

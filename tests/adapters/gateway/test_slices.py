@@ -20,7 +20,6 @@ from tests.adapters.gateway.client import (
     Claims,
     Client,
     Connection,
-    token_of,
 )
 
 from claimlet.adapters.gateway import Limits
@@ -327,7 +326,7 @@ class TestLimits:
                 Claims(), state_dir=tmp_path, node=NODE, world=world, limits=self.LIMITS
             ) as gateway,
         ):
-            yield Client(gateway.url, token=token_of(gateway.kubeconfig_for(GPU)))
+            yield Client(gateway.kubeconfig_for(GPU))
 
     async def test_of_a_body(self, small: Client) -> None:
         """A body that is too large is not read to its end."""

@@ -110,6 +110,7 @@ func run(ctx context.Context, stop context.CancelFunc, s settings) error {
 			return fmt.Errorf("publish: %w", err)
 		}
 	}
+	klog.InfoS("Ready")
 	<-ctx.Done()
 	return context.Cause(d.failed)
 }
