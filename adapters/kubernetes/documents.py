@@ -2,11 +2,14 @@
 Documents: YAML or JSON text of others, made into plain objects without trusting it.
 
 Bounded in size and number; YAML anchors are refused, since a few lines of them can stand for
-gigabytes.
+gigabytes, and so is what no JSON could hold.  As in Kubernetes' own reader, keys and dates are
+text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -19,6 +22,53 @@ __all__ = ["DOCUMENTS_MAX", "TEXT_BYTES_MAX", "parse_documents"]
 #: The size of all manifests of one request or one file.
 TEXT_BYTES_MAX = 4 * 1024 * 1024
 DOCUMENTS_MAX = 1024
+
+_TAG = "tag:yaml.org,2002:"
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """Makes nothing but what JSON has, and takes no key twice."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 -- the base class has it so
+        first: [(tag, pattern) for tag, pattern in rules if tag != f"{_TAG}timestamp"]
+        for first, rules in _SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {  # noqa: RUF012 -- the base class has it so
+        tag: make
+        for tag, make in _SafeLoader.yaml_constructors.items()
+        if tag is None or tag.removeprefix(_TAG) in {"null", "bool", "int", "float", "str"}
+    }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+        """Return the mapping of *node*."""
+        found: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _error(key_node, "a key must be text")
+            key = key_node.value
+            if key in found:
+                raise _error(key_node, f"the key {key[:80]!r} stands there twice")
+            found[key] = self.construct_object(value_node, deep=deep)
+        return found
+
+    def make_map(self, node: Any) -> Any:
+        """Return the mapping of *node*, filled in later: PyYAML's way to bound its recursion."""
+        found: dict[Hashable, Any] = {}
+        yield found
+        found.update(self.construct_mapping(node))
+
+    def make_float(self, node: Any) -> float:
+        """Return the number of *node*."""
+        value: float = self.construct_yaml_float(node)
+        if not isfinite(value):
+            raise _error(node, "a number must be finite")
+        return value
+
+
+_Loader.add_constructor(f"{_TAG}map", _Loader.make_map)
+_Loader.add_constructor(f"{_TAG}seq", _SafeLoader.construct_yaml_seq)
+_Loader.add_constructor(f"{_TAG}float", _Loader.make_float)
 
 
 def parse_documents(text: bytes, *, origin: str) -> list[dict[str, Any]]:
@@ -36,18 +86,25 @@ def parse_documents(text: bytes, *, origin: str) -> list[dict[str, Any]]:
             continue
         if not isinstance(document, dict):
             raise UsageError(f"{origin}: a document is no object but {type(document).__name__}")
-        if document.get("kind") == "List":
-            items = document.get("items") or []
-            if not isinstance(items, list) or not all(isinstance(i, dict) for i in items):
-                raise UsageError(f"{origin}: a List whose items are no objects")
-            found += items
-        else:
-            found.append(document)
+        found += _objects(document, origin)
         if len(found) > DOCUMENTS_MAX:
             raise UsageError(f"{origin}: more than {DOCUMENTS_MAX} objects")
     if not found:
         raise UsageError(f"{origin}: no objects in it", hint="a Pod and its ResourceClaims")
     return found
+
+
+def _objects(document: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
+    """Return *document* itself, or the items of a List (an API server's is a `PodList`)."""
+    kind = document.get("kind")
+    if not isinstance(kind, str) or not kind.endswith("List"):
+        return [dict(document)]
+    items = document.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise UsageError(f"{origin}: a {kind[:60]} whose items are no objects")
+    # The items of a PodList do not say what they are.
+    implied = {} if kind == "List" else {"kind": kind.removesuffix("List")}
+    return [implied | item for item in items]
 
 
 def _load(text: bytes, origin: str) -> list[Any]:
@@ -56,14 +113,26 @@ def _load(text: bytes, origin: str) -> list[Any]:
             return [msgspec.json.decode(text)]
         except (msgspec.DecodeError, RecursionError):
             pass  # YAML may start with a brace too, and its error names the line
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.AliasEvent):
-                raise UsageError(f"{origin}: YAML aliases are not taken")
-        return list(yaml.load_all(text, Loader=loader))
+        _check_events(text, origin)
+        return list(yaml.load_all(text, Loader=_Loader))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{origin}: {_one_line(error)}", hint="it must be YAML or JSON") from error
+
+
+def _check_events(text: bytes, origin: str) -> None:
+    """Refuse aliases and too many documents before anything is built of them."""
+    documents = 0
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise UsageError(f"{origin}: YAML aliases are not taken")
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if documents > DOCUMENTS_MAX:
+            raise UsageError(f"{origin}: more than {DOCUMENTS_MAX} documents")
+
+
+def _error(node: Any, problem: str) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def _one_line(error: Exception) -> str:

@@ -122,8 +122,18 @@ class _Result(_Shape, frozen=True):
     skip_node_operations: list[str] | None = None
 
 
+class _Opaque(_Shape, frozen=True):
+    driver: str = ""
+    parameters: Any = None
+
+
+class _Config(_Shape, frozen=True):
+    opaque: _Opaque | None = None
+
+
 class _Devices(_Shape, frozen=True):
     results: list[_Result] | None = None
+    config: list[_Config] | None = None
 
 
 class _AllocationShape(_Shape, frozen=True):
@@ -248,7 +258,6 @@ def decode_claim(document: Mapping[str, Any], *, honour_skips: bool) -> ClaimDoc
     elif simulated is not None:
         raw = _simulated(simulated, name)
     owners = claim.metadata.owner_references or []
-    config = ((raw or {}).get("devices") or {}).get("config") or []
     return ClaimDocument(
         namespace=claim.metadata.namespace,
         name=claim.metadata.name,
@@ -262,7 +271,7 @@ def decode_claim(document: Mapping[str, Any], *, honour_skips: bool) -> ClaimDoc
         },
         owner=next((o for o in owners if o.controller), None),
         pod_claim_name=annotations.get(_POD_CLAIM_ANNOTATION, ""),
-        config=_parameters(config),
+        config=_parameters(status.allocation),
     )
 
 
@@ -271,15 +280,14 @@ def _simulated(text: str, claim: str) -> dict[str, Any]:
     results = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         request, _, path = item.rpartition("=")
-        parts = path.split("/")
-        if len(parts) != 3 or not all(parts):
+        # A pool's name may have slashes itself.
+        parts = path.strip().split("/")
+        if len(parts) < 3 or not all(parts):
             raise UsageError(
                 f"claim {claim}: {item[:80]!r} in {DEVICES_ANNOTATION} is no driver/pool/device"
             )
-        driver, pool, device = parts
-        results.append(
-            {"request": request or "devices", "driver": driver, "pool": pool, "device": device}
-        )
+        place = {"driver": parts[0], "pool": "/".join(parts[1:-1]), "device": parts[-1]}
+        results.append({"request": request.strip() or "devices"} | place)
     return {"devices": {"results": results}}
 
 
@@ -315,21 +323,15 @@ def _device(result: _Result, *, honour_skips: bool) -> AllocatedDevice:
     )
 
 
-def _parameters(config: object) -> bytes:
+def _parameters(allocation: _AllocationShape | None) -> bytes:
     """Return the opaque parameters, an entry each and null where there are none, as JSON."""
-    if not isinstance(config, list):
-        return b""
-    found = [
-        entry["opaque"].get("parameters")
-        if isinstance(entry, dict) and isinstance(entry.get("opaque"), dict)
-        else None
-        for entry in config
-    ]
+    entries = (allocation.devices.config if allocation else None) or ()
+    found = [entry.opaque.parameters if entry.opaque else None for entry in entries]
     return msgspec.json.encode(found) if any(p is not None for p in found) else b""
 
 
-def _without_parameters(entry: object) -> object:
-    if not isinstance(entry, dict) or not isinstance(entry.get("opaque"), dict):
+def _without_parameters(entry: dict[str, Any]) -> dict[str, Any]:
+    if not entry.get("opaque"):
         return entry
     opaque = dict(entry["opaque"])
     parameters = msgspec.json.encode(opaque.pop("parameters", None), order="sorted")
