@@ -87,5 +87,3 @@ class MemoryLog:
         self.storage.records.append(data)
         self.last_sequence = len(self.storage.records)
         self._fold(decode(data, sequence=self.last_sequence))
-
-

@@ -8,7 +8,7 @@ storage and the drivers outlive `kill` and `restart`, as they would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -19,16 +19,7 @@ from claimlet.engine.loop import LoopSettings, NodeLoop
 from claimlet.engine.node import Node
 from claimlet.engine.plan import CallPrepare, CallUnprepare, Record, plan
 from claimlet.engine.pod import PreparePod
-from claimlet.engine.ports import (
-    Claim,
-    ClaimObject,
-    DriverCallError,
-    DriverInstance,
-    Failed,
-    PodClaimObject,
-    PodObject,
-    Prepared,
-)
+from claimlet.engine.ports import ClaimObject, DriverInstance, PodClaimObject, PodObject
 from claimlet.engine.state import ClaimState, Policy
 from claimlet.events import facts as f
 from claimlet.events.record import Draft, Stamp
@@ -42,13 +33,14 @@ from claimlet.events.values import (
     Link,
     PodRef,
     PodUid,
-    PreparedDevice,
 )
 
+from .driver import FakeDriver
+from .intents import Intents
 from .memory_log import MemoryLog, Storage
 from .virtual import SimulatedWorld
 
-__all__ = ["FakeDriver", "Rig", "allocation", "claim", "pod"]
+__all__ = ["NAMESPACE", "Rig", "allocation", "claim", "device", "pod"]
 
 NAMESPACE = "ml"
 
@@ -64,9 +56,7 @@ def allocation(*devices: AllocatedDevice | str) -> Allocation:
     """Return an allocation of *devices*."""
     decoded = tuple(device(d) if isinstance(d, str) else d for d in devices)
     data = msgspec.json.encode(decoded)
-    return Allocation(
-        digest=sha256(data).hexdigest(), devices=decoded, verbatim=msgspec.Raw(data)
-    )
+    return Allocation(digest=sha256(data).hexdigest(), devices=decoded, verbatim=msgspec.Raw(data))
 
 
 def claim(
@@ -86,7 +76,11 @@ def claim(
 
 
 def pod(
-    name: str, *claims: ClaimObject, used: Sequence[str] | None = None, **more: Any
+    name: str,
+    *claims: ClaimObject,
+    used: Sequence[str] | None = None,
+    source: str = "control",
+    **more: Any,
 ) -> PreparePod:
     """Return the wish for pod *name* (its UID too); all its claims are used unless *used* says."""
     names = [c.ref.name for c in claims]
@@ -99,75 +93,9 @@ def pod(
     return PreparePod(
         pod=PodObject(ref=ref, **fields),
         claims={c.ref.name: c for c in claims},
-        source="control",
+        source=source,
         actor="test",
     )
-
-
-class FakeDriver:
-    """A driver in memory: one device per allocated device, a ledger of calls, scriptable faults."""
-
-    def __init__(self, driver: str) -> None:
-        self.driver = driver
-        self.ledger: list[tuple[str, tuple[str, ...]]] = []
-        self.held: set[str] = set()
-        self.delay_seconds = 0.001
-        #: Asked before each call with its method and claims; may raise or return the whole answer.
-        self.fault: Callable[[str, Sequence[Claim]], Any] = lambda *_: None
-
-    async def prepare(
-        self, claims: Sequence[Claim], *, timeout_seconds: float
-    ) -> Mapping[ClaimUid, Prepared | Failed]:
-        """Prepare *claims*, as the script wants it."""
-        answer = await self._enter("prepare", claims, timeout_seconds)
-        if answer is not None:
-            return answer  # type: ignore[no-any-return]
-        self.held.update(c.uid for c in claims)
-        return {c.uid: self.prepared(c) for c in claims}
-
-    async def unprepare(
-        self, claims: Sequence[Claim], *, timeout_seconds: float
-    ) -> Mapping[ClaimUid, Failed | None]:
-        """Unprepare *claims*, as the script wants it."""
-        answer = await self._enter("unprepare", claims, timeout_seconds)
-        if answer is not None:
-            return answer  # type: ignore[no-any-return]
-        self.held.difference_update(c.uid for c in claims)
-        return {c.uid: None for c in claims}
-
-    def prepared(self, asked: Claim) -> Prepared:
-        """Return this driver's usual answer for *asked*."""
-        own = [d for d in asked.allocation.devices if d.driver == self.driver]
-        return Prepared(
-            devices=tuple(
-                PreparedDevice(
-                    pool=d.pool,
-                    device=d.device,
-                    requests=(d.request,),
-                    cdi_device_ids=(f"{self.driver}/gpu={asked.uid}-{d.device}",),
-                    share_id=d.share_id,
-                )
-                for d in own
-            )
-        )
-
-    async def _enter(self, method: str, claims: Sequence[Claim], timeout_seconds: float) -> Any:
-        self.ledger.append((method, tuple(c.ref.name for c in claims)))
-        answer = self.fault(method, claims)
-        if asyncio.iscoroutine(answer):
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    answer = await answer
-            except TimeoutError:
-                raise DriverCallError(
-                    "deadline exceeded", outcome="unknown", code="DEADLINE_EXCEEDED"
-                ) from None
-        await asyncio.sleep(self.delay_seconds)
-        return answer
-
-    def count(self, method: str) -> int:
-        """Return how often *method* was called."""
-        return sum(1 for name, _ in self.ledger if name == method)
 
 
 class _Drivers:
@@ -197,7 +125,10 @@ class Rig:
         self.policy = policy or Policy()
         self.settings = settings or LoopSettings()
         self.storage = storage or Storage()
+        self.intents = Intents(self.storage)
         self.all_drivers = {name: FakeDriver(name) for name in drivers or ("gpu.example.com",)}
+        for driver in self.all_drivers.values():
+            driver.watch = self.intents.watch
         self.drivers = dict(self.all_drivers)
         self.boot = "boot-1"
         self.starts = 0
@@ -242,7 +173,14 @@ class Rig:
     async def restart(self, *, boot: str = "", sources: Sequence[str] = ("control",)) -> None:
         """Kill the process and start it again, in another *boot* if one is given."""
         await self.kill()
-        self.boot = boot or self.boot
+        await self.begin(boot=boot, sources=sources)
+
+    async def begin(self, *, boot: str = "", sources: Sequence[str] = ("control",)) -> None:
+        """Start again after a kill; another *boot* takes what the drivers held with it."""
+        if boot and boot != self.boot:
+            self.boot = boot
+            for driver in self.all_drivers.values():
+                driver.reboot()
         await self.start(sources=sources)
 
     def arrive(self, name: str) -> None:
@@ -270,10 +208,11 @@ class Rig:
             return str(error)
         raise AssertionError("the pod was not refused")
 
-    async def unprepare(self, pod_name: str, *, passes_seconds: float = 0.2) -> None:
-        """Say that a pod is gone and let some time pass."""
+    async def unprepare(self, *pod_names: str, passes_seconds: float = 0.2) -> None:
+        """Say that pods are gone and let some time pass."""
         fact = f.UnprepareRequested(reason="deleted", source="control")
-        await self.loop.end_pod(PodUid(pod_name), fact)
+        for name in pod_names:
+            await self.loop.end_pod(PodUid(name), fact)
         await self.passes(passes_seconds)
 
     async def passes(self, seconds: float) -> None:
@@ -281,6 +220,7 @@ class Rig:
         await asyncio.sleep(seconds)
         if self.world.errors:
             raise self.world.errors[0]
+        assert not self.intents.violations, self.intents.violations
 
     def claim(self, name: str) -> ClaimState:
         """Return the newest claim called *name*."""
@@ -303,6 +243,25 @@ class Rig:
     def facts(self, word: str) -> list[Any]:
         """Return all facts of one word."""
         return [record.fact for record in self.storage.decoded() if record.word == word]
+
+    def consumers(self, name: str) -> list[str]:
+        """Return the UIDs of the pods that hold the claim called *name*."""
+        return [consumer.pod.uid for consumer in self.claim(name).consumers]
+
+    def devices(self, name: str, driver: str = "") -> list[str]:
+        """Return the CDI ids that a driver, by default the first, answered last for a claim."""
+        answer = self.claim(name).answer(driver or self.gpu.driver)
+        return [cdi for d in answer.devices for cdi in d.cdi_device_ids] if answer else []
+
+    def held(self) -> dict[str, set[str]]:
+        """Return what each driver holds, without those that hold nothing."""
+        return {name: driver.held for name, driver in self.all_drivers.items() if driver.held}
+
+    def replayed(self) -> Node:
+        """Return a node folded from the stored bytes alone."""
+        node = Node("node-a", self.policy)
+        self.storage.replay(node.fold)
+        return node
 
     def owed(self) -> tuple[str, ...]:
         """Return what the plan still owes: calls and conclusions, without fixed delays."""

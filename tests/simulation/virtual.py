@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["SimulatedWorld", "StuckError", "simulate"]
+__all__ = ["SimulatedWorld", "StuckError", "simulate", "simulated"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -48,6 +50,7 @@ class SimulatedWorld:
 
     def __init__(self, seed: int = 1) -> None:
         self._random = random.Random(seed)
+        self._seed = seed
         self._ids = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self.errors: list[BaseException] = []
@@ -65,9 +68,9 @@ class SimulatedWorld:
         return self._random.random()
 
     def new_id(self) -> str:
-        """Return the next id."""
+        """Return the next id of this process."""
         self._ids += 1
-        return f"00000000-0000-4000-8000-{self._ids:012d}"
+        return f"{self._seed:08d}-0000-4000-8000-{self._ids:012d}"
 
     async def sleep(self, seconds: float) -> None:
         """Let virtual time pass."""
@@ -105,3 +108,13 @@ def simulate(play: Callable[[], Awaitable[T]]) -> T:
 
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
         return runner.run(run())
+
+
+def simulated(play: Callable[P, Awaitable[T]]) -> Callable[P, T]:
+    """Let an async test run in virtual time; for pytest it is a plain one."""
+
+    @functools.wraps(play)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return simulate(lambda: play(*args, **kwargs))
+
+    return run
