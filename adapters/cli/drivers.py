@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ...engine.errors import NotFoundError
+from ...engine.errors import NotFoundError, UsageError
 from .errors import AnsweredError
 from .options import Invocation, group, output_option, pass_invocation
 from .output import Column, Output
@@ -110,6 +110,25 @@ def can_stop(invocation: Invocation, output: Output, *, name: str) -> None:
         raise AnsweredError
     if output.format == "table":
         click.echo(f"{name} can stop: no claim holds or owes anything through it")
+
+
+@command.command("kubeconfig")
+@click.argument("name")
+@pass_invocation
+def kubeconfig(invocation: Invocation, *, name: str) -> None:
+    """
+    Print the path of a kubeconfig for the driver, for its --kubeconfig.
+
+    It leads to the claims gateway of this node, which shows the driver the claims that name it.
+    The file can be made before the service has ever run.
+    """
+    from ..gateway import Credentials
+
+    settings = invocation.settings
+    if not settings.gateway.enabled:
+        raise UsageError("the claims gateway is off", hint="set enabled = true in [gateway]")
+    credentials = Credentials(settings.state_dir, port=settings.gateway.port)
+    click.echo(credentials.kubeconfig_for(name))
 
 
 def _holds(state: StateReply, driver: str) -> list[_Hold]:

@@ -66,16 +66,19 @@ class InvalidDriverNameError(PermanentError):
 class Credentials:
     """The key, the port and the kubeconfigs in one directory."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, port: int = 0) -> None:
         """
-        Read the key, or make one.
+        Read the key, or make one; a *port* that is given goes before the one that was kept.
 
         Raises:
             GatewayError: The key is not usable.
             LogSetupError: The directory is not.
         """
         self.directory = state_dir / "gateway"
+        make_private_directory(state_dir)
         make_private_directory(self.directory)
+        self._configured_port = port
+        self._port_file = self.directory / "port"
         self._key = self._read_key()
         self._tls_seed = hmac.digest(self._key, b"TLS", sha256)
         self.certificate = certificate(self._tls_seed)
@@ -123,20 +126,18 @@ class Credentials:
         replace_file(path, (self.certificate + private_key(self._tls_seed)).encode())
         return path
 
-    def listen(self, port: int = 0) -> socket.socket:
+    def listen(self) -> socket.socket:
         """
-        Return a socket that listens on *port*; without one, on the port that the first call chose.
+        Return a socket that listens on the gateway's port; the first call chooses and notes it.
 
         Raises:
             GatewayError: The port is taken, or cannot be noted.
         """
-        kept = self.port
-        wanted = port or kept
-        sock = self._bind(wanted) if wanted else _bind_first_free()
-        chosen: int = sock.getsockname()[1]
+        if self.port is not None:
+            return self._bind(self.port)
+        sock = _bind_first_free()
         try:
-            if chosen != kept:
-                replace_file(self.directory / "port", f"{chosen}\n".encode())
+            replace_file(self._port_file, f"{sock.getsockname()[1]}\n".encode())
         except ClaimletError:
             sock.close()
             raise
@@ -146,17 +147,20 @@ class Credentials:
         try:
             return _bind(port)
         except OSError as error:
+            other = "set another one" if self._configured_port else f"delete {self._port_file}"
             hint = (
-                f"end what listens there, or delete {self.directory / 'port'} for another port and"
-                " restart the drivers, since they read their kubeconfig when they start"
+                f"end what listens there, or {other} and restart the drivers,"
+                " since they read their kubeconfig when they start"
             )
             text = f"the gateway's port {port} on 127.0.0.1 is not to be had: {error.strerror}"
             raise GatewayError(text, hint=hint) from error
 
     @property
     def port(self) -> int | None:
-        """Return the port that was chosen, or None."""
-        path = self.directory / "port"
+        """Return the port that was given or chosen, or None."""
+        if self._configured_port:
+            return self._configured_port
+        path = self._port_file
         try:
             text = path.read_text(encoding="ascii").strip()
         except FileNotFoundError:

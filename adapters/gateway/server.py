@@ -69,8 +69,8 @@ class ClaimsGateway:
             GatewayError: The key or the port is not usable.
             LogSetupError: The directory is not.
         """
-        credentials = Credentials(self._state_dir)
-        listener = credentials.listen(self._port)
+        credentials = Credentials(self._state_dir, port=self._port)
+        listener = credentials.listen()
         try:
             credentials.refresh()
             tls_file = credentials.tls_file()

@@ -93,14 +93,17 @@ class TestPort:
             credentials.listen()
         assert "delete" in caught.value.hint
 
-    def test_that_is_given_is_taken_and_noted(self, tmp_path: Path) -> None:
-        """A configured port goes before the kept one, and kubeconfigs follow it."""
-        credentials = Credentials(tmp_path)
-        with credentials.listen() as first:
-            free = first.getsockname()[1] + 10_001
-            with credentials.listen(free) as second:
-                assert second.getsockname()[1] == free
-        assert credentials.port == free
+    def test_that_is_given_goes_before_the_kept_one(self, tmp_path: Path) -> None:
+        """A configured port is taken, named by kubeconfigs, and what to do where it is taken."""
+        with Credentials(tmp_path).listen() as kept:
+            free = kept.getsockname()[1] + 10_001
+            configured = Credentials(tmp_path, port=free)
+            with configured.listen() as sock:
+                assert sock.getsockname()[1] == free
+                assert f":{free}\n" in configured.kubeconfig_for(GPU).read_text()
+                with pytest.raises(GatewayError, match=str(free)) as caught:
+                    configured.listen()
+        assert "set another one" in caught.value.hint
 
     @pytest.mark.parametrize("text", ["", "x", "0", "65536", "-1"])
     def test_file_with_something_else_is_an_error(self, tmp_path: Path, text: str) -> None:
