@@ -1,0 +1,7 @@
+"""
+Drivers: how they are found, how they are called, and one that can be scripted.
+
+`registry` watches a directory for drivers and keeps one connection to each; `dra` calls a driver;
+`wire` is all that knows the protocol's bytes.  Importing this package loads
+no gRPC; its modules do.
+"""

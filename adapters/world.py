@@ -1,0 +1,74 @@
+"""
+The real world: the machine's clocks, its randomness, and tasks of this process.
+
+Tasks belong to the world: an exception that leaves one ends them all and is raised where the world
+is left, so that no failure is lost.  Whoever leaves a world leaves no task of it behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Self
+
+from ..events.world import Task
+
+__all__ = ["RealWorld"]
+
+
+class RealWorld:
+    """Time, randomness and ids anywhere; tasks only inside of `async with`."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._group.__aexit__(kind, error, traceback)
+
+    def wall_time_ns(self) -> int:
+        """Return Unix time in nanoseconds; shown to people, never compared."""
+        return time.time_ns()
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def random(self) -> float:
+        """Return a random number in [0, 1)."""
+        return random.random()  # noqa: S311 -- spreads retries, guards nothing
+
+    def new_id(self) -> str:
+        """Return an id that nobody else has: a UUID in its usual form."""
+        return str(uuid.uuid4())
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait *seconds*."""
+        await asyncio.sleep(seconds)
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
+        """Return a context that raises `TimeoutError` when its body takes longer than *seconds*."""
+        return asyncio.timeout(seconds)
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> Task:
+        """Run *work* beside the caller; an exception that leaves it ends the whole world."""
+        task = self._group.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
