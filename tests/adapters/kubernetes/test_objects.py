@@ -175,7 +175,8 @@ class TestPods:
         pod = decode_pod(_pod(spec, None, labels={"a": "b"}))
 
         assert (pod.namespace, pod.name, pod.uid) == ("ml", "p1", "")
-        assert pod.claims == pod.containers == ()
+        assert pod.claims == ()
+        assert pod.containers == ()
 
 
 class TestWrongClaims:
