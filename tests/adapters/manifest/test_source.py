@@ -341,7 +341,7 @@ class TestRefusedPods:
 
     @pytest.mark.parametrize("namespace", ["ml", "No.Such"])
     async def test_are_offered_with_backoff(self, desk: Desk, namespace: str) -> None:
-        """A pod that is refused for good is asked for less and less, as long as its file is there."""
+        """A pod that is refused for good is asked for ever less while its file is there."""
         document = pod("p1", "missing")
         document["metadata"]["namespace"] = namespace
         desk.write("p1.yaml", document)
