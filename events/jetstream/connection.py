@@ -8,6 +8,7 @@ was sent under an old fence must never be sent by itself later.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
@@ -61,7 +62,7 @@ class Connection:
         self._address = address
         self._name = name
         self._events = events
-        self._client = Client()
+        self._client: Client | None = None
         self._problem = ""
 
     @classmethod
@@ -80,12 +81,13 @@ class Connection:
     @property
     def client(self) -> Client:
         """Return the client; another one after `revive`."""
+        assert self._client is not None
         return self._client
 
     @property
     def is_connected(self) -> bool:
         """Return whether the server can be spoken to now."""
-        return self._client.is_connected
+        return self.client.is_connected
 
     @property
     def address(self) -> ServerAddress:
@@ -95,8 +97,8 @@ class Connection:
     def retarget(self, url: str) -> None:
         """Reconnect to *url* from now on: the server may come back on another port."""
         self._address = msgspec.structs.replace(self._address, url=url)
-        if not self._client.is_closed:
-            self._client.set_server_pool([url])
+        if not self.client.is_closed:
+            self.client.set_server_pool([url])
 
     async def revive(self) -> None:
         """
@@ -107,6 +109,16 @@ class Connection:
             LogUnavailableError: There is no server.
         """
         client = Client()
+
+        async def lost() -> None:
+            if client is self._client:
+                self._events.lost("the connection to the log's server is lost")
+
+        async def back() -> None:
+            if client is self._client:
+                self._problem = ""
+                self._events.back()
+
         options: dict[str, Any] = {}
         if self._address.seed_file is not None:
             options["nkeys_seed"] = str(self._address.seed_file)
@@ -116,8 +128,8 @@ class Connection:
                 name=self._name,
                 inbox_prefix=self._address.inbox_prefix,
                 error_cb=self._on_error,
-                disconnected_cb=self._on_lost,
-                reconnected_cb=self._on_back,
+                disconnected_cb=lost,
+                reconnected_cb=back,
                 connect_timeout=_CONNECT_SECONDS,
                 reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
                 ping_interval=_PING_SECONDS,
@@ -131,12 +143,14 @@ class Connection:
         # A first connection fails soon; one that was there is waited for without end.
         client.options["allow_reconnect"] = True
         client.options["max_reconnect_attempts"] = -1
-        self._client = client
+        old, self._client = self._client, client
+        if old is not None:
+            await _close(old)
 
     async def close(self) -> None:
         """Close the connection for good."""
         self._events = Events()
-        await self._client.close()
+        await _close(self.client)
 
     async def request(
         self, subject: str, data: bytes = b"", *, timeout_seconds: float = _REQUEST_SECONDS
@@ -148,7 +162,7 @@ class Connection:
             LogUnavailableError: There is none.
         """
         try:
-            return await self._client.request(subject, data, timeout=timeout_seconds)
+            return await self.client.request(subject, data, timeout=timeout_seconds)
         except _FAULTS as error:
             raise self._translate(error, f"no answer to {subject}") from error
 
@@ -176,7 +190,7 @@ class Connection:
             LogUnavailableError: There is no connection.
         """
         try:
-            await self._client.publish(subject, data, reply=reply, headers=headers)
+            await self.client.publish(subject, data, reply=reply, headers=headers)
         except _FAULTS as error:
             raise self._translate(error, f"cannot publish to {subject}") from error
 
@@ -191,12 +205,12 @@ class Connection:
         """
         try:
             # Bounded by whoever asks for the messages, not by a queue that drops them.
-            subscription = await self._client.subscribe(subject, cb=received, pending_bytes_limit=0)
+            subscription = await self.client.subscribe(subject, cb=received, pending_bytes_limit=0)
         except _FAULTS as error:
             raise self._translate(error, f"cannot subscribe to {subject}") from error
 
         async def end() -> None:
-            if not self._client.is_closed:
+            if not self.client.is_closed:
                 await subscription.unsubscribe()
 
         return end
@@ -218,12 +232,12 @@ class Connection:
         self._problem = str(error) or type(error).__name__
         self._events.problem(self._problem)
 
-    async def _on_lost(self) -> None:
-        self._events.lost("the connection to the log's server is lost")
 
-    async def _on_back(self) -> None:
-        self._problem = ""
-        self._events.back()
+async def _close(client: Client) -> None:
+    """Close *client*; one that was reconnecting raises a cancellation that nobody asked for."""
+    [result] = await asyncio.gather(client.close(), return_exceptions=True)
+    if isinstance(result, Exception) and not isinstance(result, _FAULTS):
+        raise result
 
 
 def status_of(message: Msg) -> str:

@@ -32,6 +32,9 @@ __all__ = ["JetStreamLog", "LogSettings", "open_log"]
 
 _NO_MESSAGE = 10037
 
+#: With the pipe's growing delays: after some three seconds.
+_MISSED_COUNT_MAX = 6
+
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a log can be told."""
@@ -190,6 +193,8 @@ class _NatsWire:
         self._connection: Connection | None = None
         self._pipe: AppendPipe | None = None
         self._inbox = ""
+        #: How often in a row the connection was not there when it was needed.
+        self._missed_count = 0
         self.events = Events(lost=self._lost, back=self._back, problem=self._warn)
 
     @property
@@ -221,16 +226,15 @@ class _NatsWire:
         Raises:
             LogUnavailableError: It may or may not have been sent.
         """
-        await self.connection.publish(
-            sent.subject,
-            sent.data,
-            reply=f"{self._inbox}.{sent.sequence}.{sent.attempt}",
-            headers={
-                "Nats-Msg-Id": sent.id,
-                "Nats-Expected-Last-Sequence": str(sent.sequence - 1),
-                CHAIN_HEADER: sent.link.hex(),
-            },
-        )
+        headers = {
+            "Nats-Msg-Id": sent.id,
+            "Nats-Expected-Last-Sequence": str(sent.sequence - 1),
+            CHAIN_HEADER: sent.link.hex(),
+        }
+        if sent.follows_id:
+            headers["Nats-Expected-Last-Msg-Id"] = sent.follows_id
+        reply = f"{self._inbox}.{sent.sequence}.{sent.attempt}"
+        await self.connection.publish(sent.subject, sent.data, reply=reply, headers=headers)
 
     async def read(self, sequence: int) -> Stored | None:
         """
@@ -275,8 +279,16 @@ class _NatsWire:
         return info.state.last_seq
 
     async def _revive(self) -> None:
-        """Connect again where the client has given up, as it does when a server turns it away."""
-        if self.connection.client.is_closed:
+        """
+        Connect anew where the client does not come back by itself.
+
+        It gives up when a server turns it away, and was seen to lose its way while it reconnects.
+        """
+        if self.is_connected:
+            self._missed_count = 0
+            return
+        self._missed_count += 1
+        if self.connection.client.is_closed or self._missed_count % _MISSED_COUNT_MAX == 0:
             await self.connection.revive()
             await self._subscribe()
 

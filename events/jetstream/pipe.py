@@ -52,12 +52,23 @@ class PipeSettings(msgspec.Struct, frozen=True, kw_only=True):
 class _Entry:
     """An issued record; `waiter` is the caller, on the last record of its group."""
 
-    __slots__ = ("attempt", "data", "has_landed", "link", "record", "sent_at", "subject", "waiter")
+    __slots__ = (
+        "attempt",
+        "data",
+        "follows_id",
+        "has_landed",
+        "link",
+        "record",
+        "sent_at",
+        "subject",
+        "waiter",
+    )
 
     def __init__(self, record: Record, subject: str, data: bytes) -> None:
         self.record = record
         self.subject = subject
         self.data = data
+        self.follows_id = ""
         self.link = b""
         self.attempt = 0
         self.sent_at = 0.0
@@ -85,6 +96,7 @@ class AppendPipe:
         self._settings = settings or PipeSettings()
         self._head = head
         self._issued_sequence = head.sequence
+        self._issued_id = head.id
         self._issued_link = head.link
         #: Issued and not sent, in order; what was sent and has no answer comes before it.
         self._queue: deque[_Entry] = deque()
@@ -246,8 +258,9 @@ class AppendPipe:
             waiter.set_result(self.last_sequence)
             return waiter
         for entry in entries:
+            entry.follows_id = self._issued_id
             entry.link = link(self._issued_link, entry.subject, entry.data)
-            self._issued_link = entry.link
+            self._issued_id, self._issued_link = entry.record.id, entry.link
             self._bytes_queued += len(entry.data)
         entries[-1].waiter = waiter
         self._issued_sequence = entries[-1].record.sequence
@@ -267,7 +280,7 @@ class AppendPipe:
                 self._flying[entry.record.sequence] = entry
                 self._bytes_queued -= len(entry.data)
                 self._bytes_flying += len(entry.data)
-                await self._wire.send(_sent(entry))
+                await self._wire.send(self._sent(entry))
         except LogUnavailableError as error:
             self._doubt(str(error))
             self._change("unavailable", str(error))
@@ -275,6 +288,20 @@ class AppendPipe:
             self._is_sending = False
         if self._is_idle and self._flying:
             self._wake.set()
+
+    def _sent(self, entry: _Entry) -> Sent:
+        # A fence on the sequence alone would let a record land behind a foreign one that took its
+        # predecessor's place.  What the predecessor was is known for sure once it is folded.
+        is_first = entry.record.sequence == self._head.sequence + 1
+        return Sent(
+            sequence=entry.record.sequence,
+            attempt=entry.attempt,
+            subject=entry.subject,
+            id=entry.record.id,
+            follows_id="" if is_first else entry.follows_id,
+            link=entry.link,
+            data=entry.data,
+        )
 
     def _may_send(self) -> bool:
         return (
@@ -470,14 +497,3 @@ class AppendPipe:
             self._tell(Condition(kind="damaged", reason=str(error)))
         else:
             self._tell(Condition(kind="unavailable", reason=str(error)))
-
-
-def _sent(entry: _Entry) -> Sent:
-    return Sent(
-        sequence=entry.record.sequence,
-        attempt=entry.attempt,
-        subject=entry.subject,
-        id=entry.record.id,
-        link=entry.link,
-        data=entry.data,
-    )

@@ -37,6 +37,8 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     subject: str
     id: str
+    #: The record right before, where it is under way too: this one may only follow that one.
+    follows_id: str
     link: bytes
     data: bytes
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -107,6 +108,27 @@ async def supervised(server: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
         await asyncio.wait([task])
 
 
+class OwnWorld(RealWorld):
+    """The real world, whose tasks end in `end`, so that errors of a test's body come out bare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: list[asyncio.Task[None]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Run *work* until `end`."""
+        self._running.append(asyncio.create_task(work, name=name))
+        return self._running[-1]
+
+    async def end(self) -> None:
+        """End all tasks; raise what one of them has raised."""
+        for task in self._running:
+            task.cancel()
+        for result in await asyncio.gather(*self._running, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+
 @asynccontextmanager
 async def open_writer(
     address: ServerAddress,
@@ -115,9 +137,11 @@ async def open_writer(
     fold: Callable[[Record], None] = lambda _: None,
     writer: str = "writer-1",
     pipe: PipeSettings | None = None,
+    stream_bytes_max: int = 64 * 1024**2,
 ) -> AsyncIterator[JetStreamLog]:
     """Open the log at *address*, in a world of its own."""
-    async with RealWorld() as world:
+    world = OwnWorld()
+    try:
         log = await open_log(
             address,
             admin=admin or address,
@@ -126,11 +150,13 @@ async def open_writer(
             world=world,
             settings=LogSettings(
                 pipe=pipe or PipeSettings(append_timeout_seconds=20.0, ack_timeout_seconds=0.5),
-                stream_bytes_max=64 * 1024**2,
+                stream_bytes_max=stream_bytes_max,
             ),
         )
         async with log:
             yield log
+    finally:
+        await world.end()
 
 
 async def everything(server: EmbeddedServer) -> Sequence[Record]:
