@@ -28,11 +28,13 @@ __all__ = [
     "Step",
     "Wait",
     "conclude",
+    "is_prepared",
     "owner",
     "plan",
     "pod_key",
     "pods_of",
     "related",
+    "void_reason",
     "waits_for",
 ]
 
@@ -129,6 +131,28 @@ def owner(node: Node, claim: ClaimState) -> Consumer | None:
     """Return the live using consumer whose request is first: the prepare operation is its."""
     live = [c for c in claim.consumers if not c.skipped and node.is_live(c.pod.uid, claim)]
     return min(live, key=lambda c: _request_sequence(node, c), default=None)
+
+
+def void_reason(node: Node, claim: ClaimState) -> Literal["", "boot", "start"]:
+    """Return why the claim's answers count no more, if so (design.md rule 5)."""
+    operation = claim.operation
+    valid = [answer for answer in claim.answers if not answer.void]
+    if any(answer.boot != node.boot for answer in valid):
+        return "boot"
+    if operation and operation.kind == "prepare" and operation.boot != node.boot:
+        return "boot"
+    if (
+        node.policy.reprepare_on == "start"
+        and claim.phase is Phase.PREPARED
+        and claim.phase_sequence < node.writer_sequence
+    ):
+        return "start"
+    return ""
+
+
+def is_prepared(node: Node, claim: ClaimState) -> bool:
+    """Return whether containers may start with the claim, also before its void is recorded."""
+    return claim.phase is Phase.PREPARED and not void_reason(node, claim)
 
 
 def _request_sequence(node: Node, consumer: Consumer) -> int:
@@ -235,7 +259,7 @@ class _Planner:
                 self._record(claim, fact, cause=pod.last_id if pod else "")
         elif claim.phase in UNPREPARING:
             self._plan_unpreparing(claim)
-        elif why := self._void(claim):
+        elif why := void_reason(self._node, claim):
             if claim.uid not in self._busy:
                 self._record(claim, f.ReprepareNeeded(why=why))
         elif not claim.consumers:
@@ -265,22 +289,6 @@ class _Planner:
             ):
                 found.append(f.ConsumerLeft(pod_uid=consumer.pod.uid, reason="abandoned"))
         return found
-
-    def _void(self, claim: ClaimState) -> Literal["", "boot", "start"]:
-        """Return why the claim's answers count no more, if so (design.md rule 5)."""
-        node, operation = self._node, claim.operation
-        valid = [answer for answer in claim.answers if not answer.void]
-        if any(answer.boot != node.boot for answer in valid):
-            return "boot"
-        if operation and operation.kind == "prepare" and operation.boot != node.boot:
-            return "boot"
-        if (
-            node.policy.reprepare_on == "start"
-            and claim.phase is Phase.PREPARED
-            and claim.phase_sequence < node.writer_sequence
-        ):
-            return "start"
-        return ""
 
     def _plan_idle(self, claim: ClaimState) -> None:
         if claim.phase is Phase.UNPREPARED and claim.lost == "deleted":

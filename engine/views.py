@@ -17,7 +17,7 @@ from ..events.record import time_text
 from ..events.values import DriverName
 from .lifecycle import PREPARING, UNPREPARING, Phase, public_state
 from .node import Node
-from .plan import owner, waits_for
+from .plan import is_prepared, owner, waits_for
 from .state import ClaimState, PodState
 
 __all__ = [
@@ -197,7 +197,7 @@ def pod_state(node: Node, pod: PodState) -> tuple[str, list[str]]:
         for claim in node.claims_of(pod.ref.uid)
         if (consumer := claim.consumer(pod.ref.uid))
         and not consumer.skipped
-        and claim.phase is not Phase.PREPARED
+        and not is_prepared(node, claim)
     ]
     if not waiting:
         return "prepared", []
