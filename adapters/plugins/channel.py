@@ -50,7 +50,7 @@ _OPTIONS = (
 )
 
 #: What gRPC itself says of a frame over the limit; drivers use the same status for other things.
-_FRAME_TOO_LARGE = "CLIENT: Received message larger than max"
+_FRAME_TOO_LARGE = "Received message larger than max"
 
 _READY = ChannelConnectivity.READY
 _UNKNOWN_CODES = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED)
@@ -141,6 +141,6 @@ def _call_error(code: StatusCode, text: str) -> DriverCallError:
     outcome: FailureOutcome = "refused"
     if code in _UNKNOWN_CODES:
         outcome = "unknown"
-    elif code is StatusCode.RESOURCE_EXHAUSTED and text.startswith(_FRAME_TOO_LARGE):
+    elif code is StatusCode.RESOURCE_EXHAUSTED and _FRAME_TOO_LARGE in text:
         outcome = "invalid"
     return DriverCallError(cut(text) or "no text", outcome=outcome, code=code.name)

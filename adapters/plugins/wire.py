@@ -51,8 +51,12 @@ DEVICES_MAX = 256
 CDI_IDS_MAX = 32
 ANSWER_BYTES_MAX = 256 * 1024
 
-#: Entries of an answer that nobody asked for are looked at up to here, the rest is dropped.
+#: Entries of an answer that nobody asked for are looked at up to here, the rest is dropped; no UID
+#: is longer than this.
 UNASKED_MAX = 16
+_UID_CHARACTERS_MAX = 253
+
+_INFO_BYTES_MAX = 64 * 1024
 
 GET_INFO = "/pluginregistration.Registration/GetInfo"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
@@ -156,6 +160,8 @@ def decode_info(data: bytes) -> PluginInfo:
     Raises:
         WireError: The bytes are no PluginInfo.
     """
+    if len(data) > _INFO_BYTES_MAX:
+        raise WireError(f"{len(data)} bytes about a plugin, at most {_INFO_BYTES_MAX}")
     message = _decode("pluginregistration.PluginInfo", data)
     return PluginInfo(
         type=message.type,
@@ -241,7 +247,7 @@ def decode_prepare(
     """
     response = _decode(f"{api.package}.NodePrepareResourcesResponse", data)
     uids = _uids(response.claims, asked)
-    return {uid: _claim_answer(api, response.claims[uid]) for uid in uids}
+    return {_bounded(uid): _claim_answer(api, response.claims[uid]) for uid in uids}
 
 
 def encode_unprepare(api: DraApi, errors: Mapping[str, str]) -> bytes:
@@ -260,7 +266,8 @@ def decode_unprepare(api: DraApi, data: bytes, asked: Iterable[ClaimUid]) -> dic
         WireError: The bytes are no such answer.
     """
     response = _decode(f"{api.package}.NodeUnprepareResourcesResponse", data)
-    return {uid: response.claims[uid].error for uid in _uids(response.claims, asked)}
+    uids = _uids(response.claims, asked)
+    return {_bounded(uid): response.claims[uid].error for uid in uids}
 
 
 def _uids(claims: Any, asked: Iterable[ClaimUid]) -> list[ClaimUid]:
@@ -274,6 +281,10 @@ def _uids(claims: Any, asked: Iterable[ClaimUid]) -> list[ClaimUid]:
         if uid not in known:
             found.append(ClaimUid(uid))
     return found
+
+
+def _bounded(claim_uid: ClaimUid) -> ClaimUid:
+    return ClaimUid(claim_uid[:_UID_CHARACTERS_MAX])
 
 
 def _claim_answer(api: DraApi, entry: Any) -> ClaimAnswer:
