@@ -109,13 +109,15 @@ async def _prepare(
         except NotReadyError:
             if patience_seconds == 0 or left <= 0:
                 raise
+            is_to_pause = True
         else:
             if patience_seconds == 0 or _are_prepared(pods):
                 return pods
+            is_to_pause = any(pod.state == "refused" for pod in pods)
         left = deadline - time.monotonic()
         if left <= 0:
             return pods
-        if not pods or any(pod.state == "refused" for pod in pods):
+        if is_to_pause:
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _ASK_SECONDS_MAX)
 
@@ -197,31 +199,47 @@ async def _unprepare(client: ControlClient, request: Any, *, patience_seconds: f
     from ..control.protocol import PodClaims
 
     deadline = time.monotonic() + patience_seconds
-    first: PodClaims | None = None
+    ended: PodClaims | None = None
     while True:
         left = max(deadline - time.monotonic(), 0.0)
-        asked = msgspec.structs.replace(request, wait_seconds=left)
+        # The first answer comes at once: it says which pod it is, whatever happens to the service.
+        hold = left if ended else 0.0
+        asked = msgspec.structs.replace(request, wait_seconds=hold)
         try:
-            pod = await client.ask("unprepare", asked, PodClaims, hold_seconds=left)
+            pod = await client.ask("unprepare", asked, PodClaims, hold_seconds=hold)
         except NotReadyError:
             if left <= 0:
                 raise
             await asyncio.sleep(min(_ASK_SECONDS_FIRST, left))
             continue
-        if pod.state == "unknown" and first is not None:
-            return msgspec.structs.replace(first, state="closed", reasons=[])
+        if ended is not None and pod.state in ("closed", "unknown"):
+            return await _closed(client, ended)
         if patience_seconds == 0 or pod.state != "unpreparing":
             return pod
-        first = pod
+        if left <= 0:
+            raise _still_owed(pod, patience_seconds)
+        ended = ended or pod
         request = msgspec.structs.replace(request, uid=pod.pod.uid)
-        if time.monotonic() >= deadline:
-            owed = "; ".join(
-                f"{claim.name}: {o.driver} {o.reason}" for claim in pod.claims for o in claim.owed
-            )
-            raise TimedOutError(
-                f"not unprepared after {patience_seconds:g} s: {owed}",
-                hint="it goes on by itself; see `claimlet claims list -A` or `unprepare waive`",
-            )
+
+
+async def _closed(client: ControlClient, pod: PodClaims) -> PodClaims:
+    """Return *pod* as it ended: its claims as they are now, as far as they are still in sight."""
+    from ..control.protocol import StateReply
+
+    state = await client.ask("state", None, StateReply)
+    uids = {claim.uid for claim in pod.claims}
+    claims = [claim for claim in state.claims if claim.uid in uids]
+    return msgspec.structs.replace(pod, state="closed", reasons=[], claims=claims)
+
+
+def _still_owed(pod: PodClaims, seconds: float) -> TimedOutError:
+    owed = "; ".join(
+        f"{claim.name}: {debt.driver} {debt.reason}" for claim in pod.claims for debt in claim.owed
+    )
+    return TimedOutError(
+        f"not unprepared after {seconds:g} s: {owed}",
+        hint="it goes on by itself; see `claimlet claims list -A` or `unprepare waive`",
+    )
 
 
 @command.command("status")

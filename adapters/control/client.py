@@ -1,12 +1,14 @@
 """
 The client of the control interface: what commands ask the running service.
 
-A request that nobody answers says so; while something is waited for, it is asked again until the
-caller's own time is up, across a service that is killed and started meanwhile.
+A request that nobody answers says so.  While a reply is held back, the client looks whether the
+same service is still there: where it was killed or started again it says at once that it is not,
+and the caller asks again until its own time is up.
 """
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 from collections.abc import AsyncIterator
@@ -15,16 +17,19 @@ from typing import Any, TypeVar
 
 import msgspec
 import nats
-from nats.errors import Error, NoRespondersError
+from nats.errors import Error, MaxPayloadError, NoRespondersError
 
-from ...engine.errors import NotReadyError
+from ...engine.errors import NotReadyError, UsageError
 from ...events.address import ServerAddress
-from .protocol import ACTOR_HEADER, HOLD_SECONDS_MAX, Reply, error_of, subject_of
+from .protocol import ACTOR_HEADER, HOLD_SECONDS_MAX, Hello, Reply, error_of, subject_of
 
 __all__ = ["ControlClient", "connect_control"]
 
 T = TypeVar("T")
 _REPLY_SECONDS = 15.0
+#: While a reply is held: how often to look whether its service is still there, and how patiently.
+_LOOK_SECONDS = 0.5
+_HELLO_SECONDS = 5.0
 
 
 class ControlClient:
@@ -39,26 +44,55 @@ class ControlClient:
         self, verb: str, request: msgspec.Struct | None, kind: type[T], *, hold_seconds: float = 0.0
     ) -> T:
         """
-        Return the service's answer to *verb*.
+        Return the service's answer to *verb*, which it may hold back for *hold_seconds*.
 
         Raises:
-            NotReadyError: Nobody answers.
+            NotReadyError: Nobody answers, or not any more.
+            UsageError: The request is too large.
             ClaimletError: The service's own error.
         """
         data = msgspec.json.encode(request) if request is not None else b"{}"
-        timeout = _REPLY_SECONDS + min(hold_seconds, HOLD_SECONDS_MAX)
-        try:
-            message = await self._connection.request(
-                subject_of(self._node, verb), data, timeout=timeout, headers=self._headers
-            )
-        except (NoRespondersError, TimeoutError):
-            raise not_running(self._node) from None
-        except Error as error:
-            raise NotReadyError(f"the request could not be sent: {error}") from None
-        reply = msgspec.json.decode(message.data, type=Reply)
+        hold = min(hold_seconds, HOLD_SECONDS_MAX)
+        if hold > _LOOK_SECONDS:
+            reply = await self._held(verb, data, seconds=_REPLY_SECONDS + hold)
+        else:
+            reply = await self._request(verb, data, seconds=_REPLY_SECONDS + hold)
         if reply.fault is not None:
             raise error_of(reply.fault)
         return msgspec.json.decode(reply.result, type=kind)
+
+    async def _held(self, verb: str, data: bytes, *, seconds: float) -> Reply:
+        """Return the reply as long as the service that was asked is there."""
+        writer = await self._writer()
+        request = asyncio.ensure_future(self._request(verb, data, seconds=seconds))
+        try:
+            while not (await asyncio.wait({request}, timeout=_LOOK_SECONDS))[0]:
+                if await self._writer() != writer:
+                    raise not_running(self._node)
+        finally:
+            request.cancel()
+        return request.result()
+
+    async def _writer(self) -> str:
+        """Return which process answers."""
+        reply = await self._request("hello", b"{}", seconds=_HELLO_SECONDS)
+        return msgspec.json.decode(reply.result, type=Hello).writer
+
+    async def _request(self, verb: str, data: bytes, *, seconds: float) -> Reply:
+        try:
+            message = await self._connection.request(
+                subject_of(self._node, verb), data, timeout=seconds, headers=self._headers
+            )
+        except (NoRespondersError, TimeoutError):
+            raise not_running(self._node) from None
+        except MaxPayloadError:
+            raise UsageError(
+                f"the request has {len(data)} bytes, more than the log's server takes at once",
+                hint="give fewer objects at once",
+            ) from None
+        except Error as error:
+            raise NotReadyError(f"the request could not be sent: {error}") from None
+        return msgspec.json.decode(message.data, type=Reply)
 
 
 def not_running(node: str) -> NotReadyError:
