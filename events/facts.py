@@ -13,7 +13,7 @@ is.
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -88,7 +88,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: folded).
     critical: ClassVar[bool] = True
 
-    def __init_subclass__(cls, **options: object) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.word = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 

@@ -16,6 +16,7 @@ import re
 from .errors import PermanentError
 from .facts import ClaimFact, ConfigRecorded, PodFact
 from .record import Record
+from .values import ClaimRef, PodRef
 
 __all__ = [
     "LIVE_PREFIX",
@@ -95,6 +96,7 @@ def subject(record: Record) -> str:
     """
     prefix = f"dra.{node_token(record.node)}"
     fact = record.fact
+    about: ClaimRef | PodRef | None
     if isinstance(fact, ClaimFact | ConfigRecorded):
         about, kind = record.claim, "private" if isinstance(fact, ConfigRecorded) else "claim"
     elif isinstance(fact, PodFact):

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ... import __version__
+from claimlet import __version__
+
 from ...engine.errors import AmbiguousError, NotFoundError, RefusedError, UsageError
 from ...engine.loop import NodeLoop
 from ...engine.outcome import find_claim

@@ -15,7 +15,8 @@ from nats.errors import Error, MaxPayloadError
 from nats.micro import add_service
 from nats.micro.service import EndpointConfig, ServiceConfig
 
-from ... import __version__
+from claimlet import __version__
+
 from ...engine.texts import cut
 from ...events.world import World
 from .handlers import Handlers

@@ -27,7 +27,7 @@ from ...engine.loop import NodeLoop
 from ...engine.pod import PreparePod
 from ...engine.state import PodState
 from ...events.facts import UnprepareRequested
-from ...events.values import PodUid
+from ...events.values import DriverName, PodUid
 from ...events.world import World
 from ..kubernetes.wishes import wishes
 from .directory import ManifestDirectory, Scan, check_directory
@@ -74,7 +74,7 @@ class ManifestSource:
         #: The unread files of the last scan that had the pod: it is in none of them.
         self._not_in: dict[PodUid, frozenset[str]] = {}
         self._offers: dict[_Name, _Offer] = {}
-        self._drivers: set[str] = set()
+        self._drivers: set[DriverName] = set()
         self._is_in_sync = True
         self._stop = asyncio.Event()
         self._wake = asyncio.Event()

@@ -19,7 +19,8 @@ from typing import Any, Self
 import msgspec
 import structlog
 
-from ... import __version__
+from claimlet import __version__
+
 from ...config.settings import Settings
 from ...engine.loop import LoopSettings, NodeLoop
 from ...engine.node import Node

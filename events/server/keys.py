@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import nkeys
 
@@ -90,7 +91,7 @@ def _ensure(path: Path) -> str:
         seed = file.read(_SEED_BYTES_MAX).strip()
     try:
         pair = nkeys.from_seed(bytearray(seed))
-        public: bytes = pair.public_key
+        public: Any = pair.public_key  # typed by nkeys as what it is made from
     except (nkeys.NkeysError, ValueError, IndexError) as error:
         raise LogSetupError(
             f"{path} holds no nkey seed",
@@ -98,7 +99,7 @@ def _ensure(path: Path) -> str:
         ) from error
     if not public.startswith(b"U"):
         raise LogSetupError(f"{path} holds a seed that is no user's")
-    return public.decode()
+    return str(public, "ascii")
 
 
 def _new_seed() -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import grpc.aio
 import nats
+from nats.errors import NoRespondersError
 
 from claimlet.adapters.plugins.wire import V1, encode_claims
 from claimlet.adapters.service.log import server_settings
@@ -133,7 +134,7 @@ class Floor:
         for _ in range(100):
             try:
                 await self.request(b"{}")
-            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+            except (NoRespondersError, TimeoutError):
                 await asyncio.sleep(0.05)
             else:
                 return

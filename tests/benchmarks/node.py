@@ -1,14 +1,14 @@
 """
 What a pod's life costs: ``python -m tests.benchmarks.node [--quick]``.
 
-One claim is prepared and unprepared through a driver that answers at once, over real sockets and real
-servers, in turn with the bare floor of `floor.py`, so that both meet the same machine.  The last line is
-one JSON object with `ratios`:
+One claim is prepared and unprepared through a driver that answers at once, over real sockets and
+real servers, in turn with the bare floor of `floor.py`, so that both meet the same machine.  The
+last line is one JSON object with `ratios`:
 
 * ``pod_over_floor_p50``: a pod's life against the floor (goal: 1.5 or less),
 * ``pod_1000_over_pod_0_p50``: beside 1,000 other live claims against none (goal: 1.1),
-* ``burst_over_ideal``: 110 pods at once through a driver that serialises 10 ms calls, against 1.1 s and
-  one pod's floor (goal: 1.3).
+* ``burst_over_ideal``: 110 pods at once through a driver that serialises 10 ms calls, against
+  1.1 s and one pod's floor (goal: 1.3).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import asyncio
 import json
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -227,4 +226,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

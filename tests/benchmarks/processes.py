@@ -35,7 +35,7 @@ class Processes:
         """Start ``python ARGUMENTS…``; what it says goes to *output*."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith("CLAIMLET_")}
         with output.open("ab") as file:
-            process = subprocess.Popen(  # noqa: S603 - our own programs
+            process = subprocess.Popen(
                 [sys.executable, *arguments], stdout=file, stderr=file, env=environ
             )
         self._running.append(process)
