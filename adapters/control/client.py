@@ -16,11 +16,12 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
-import nats
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 
 from ...engine.errors import NotReadyError, UsageError
 from ...events.address import ServerAddress
+from ...events.errors import LogUnavailableError
+from ...events.jetstream.connection import Connection
 from .protocol import ACTOR_HEADER, HOLD_SECONDS_MAX, Hello, Reply, error_of, subject_of
 
 __all__ = ["ControlClient", "connect_control"]
@@ -110,27 +111,14 @@ async def connect_control(address: ServerAddress, *, node: str) -> AsyncIterator
 
     Raises:
         NotReadyError: The server does not answer.
+        LogSetupError: It does not let the operator in.
     """
-
-    async def quiet(_: Exception) -> None:
-        return None
-
     try:
-        connection = await nats.connect(
-            address.url,
-            nkeys_seed=str(address.seed_file) if address.seed_file else None,
-            inbox_prefix=address.inbox_prefix.encode(),
-            connect_timeout=5,
-            allow_reconnect=True,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,
-            error_cb=quiet,
-            name="claimlet command",
-        )
-    except (Error, OSError, TimeoutError):
+        connection = await Connection.open(address, name="claimlet command")
+    except LogUnavailableError:
         raise not_running(node) from None
     try:
-        yield ControlClient(connection, node=node)
+        yield ControlClient(connection.client, node=node)
     finally:
         await connection.close()
 
