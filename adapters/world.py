@@ -40,6 +40,8 @@ class RealWorld:
     ) -> None:
         for task in self._tasks:
             task.cancel()
+        if isinstance(error, Exception):
+            kind = error = traceback = None  # it goes on as it is, not wrapped into a group
         await self._group.__aexit__(kind, error, traceback)
 
     def wall_time_ns(self) -> int:

@@ -9,6 +9,7 @@ as it is, not reached through a link or a relative path.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from ...events.errors import PermanentError
@@ -63,7 +64,7 @@ async def _accepts(socket: Path, *, world: World) -> bool:
             _, writer = await asyncio.open_unix_connection(str(socket))
     except (OSError, ValueError):  # TimeoutError is an OSError: a full backlog is no answer
         return False
-    writer.close()
+    await _close(writer)
     return True
 
 
@@ -77,6 +78,12 @@ async def _is_healthy(port: int, *, world: World) -> bool:
                 )
                 return (await reader.read(64)).startswith(b"HTTP/1.")
             finally:
-                writer.close()
+                await _close(writer)
     except OSError:
         return False
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):  # the peer was quicker
+        await writer.wait_closed()

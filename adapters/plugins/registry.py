@@ -75,15 +75,17 @@ class DriverRegistry:
         check_directory(self.directory)
         try:
             self._make_directories()
-            found = find_sockets(self.directory)
+            find_sockets(self.directory)
         except OSError as error:
             raise RegistryError(
                 f"{self.directory}: {error.strerror or error}",
                 hint="the root directory must be writable for claimlet; see --root",
             ) from None
         await self._group.__aenter__()
-        self._follow(found)
         self._group.create_task(self._watch(), name="driver registry")
+        # The watch begins in the task's first step: what the scan does not find, it announces.
+        await asyncio.sleep(0)
+        self._scan()
         return self
 
     async def __aexit__(
@@ -95,6 +97,8 @@ class DriverRegistry:
         self._stop.set()
         for task in self._tasks:
             task.cancel()
+        if isinstance(error, Exception):
+            kind = error = traceback = None  # it goes on as it is, not wrapped into a group
         await self._group.__aexit__(kind, error, traceback)
 
     def find(self, driver: DriverName) -> DriverInstance | None:

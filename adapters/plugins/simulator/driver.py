@@ -93,6 +93,8 @@ class SimulatedDriver:
         await self.stop_service()
         for task in self._tasks:
             task.cancel()
+        if isinstance(error, Exception):
+            kind = error = traceback = None  # it goes on as it is, not wrapped into a group
         await self._group.__aexit__(kind, error, traceback)
         self._ledger.close()
 

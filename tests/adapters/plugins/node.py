@@ -10,12 +10,13 @@ from typing import Any, Self
 
 from tests.adapters.plugins.driver_process import DRIVER, eventually
 
+from claimlet.adapters.plugins.follower import SocketStatus
 from claimlet.adapters.plugins.registry import DriverRegistry
 from claimlet.adapters.world import RealWorld
 from claimlet.engine.ports import Claim, DriverInstance, Failed, Prepared
 from claimlet.events.values import Allocation, ClaimRef, ClaimUid, DriverName
 
-__all__ = ["CALL_SECONDS", "Node", "claim", "claims", "short_directory"]
+__all__ = ["CALL_SECONDS", "HastyWorld", "Node", "claim", "claims", "short_directory"]
 
 CALL_SECONDS = 20.0
 
@@ -39,11 +40,25 @@ def claims(*names: str) -> list[Claim]:
     return [claim(name) for name in names]
 
 
+class HastyWorld(RealWorld):
+    """A world whose delays are noted and a thousand times shorter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delays: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds:
+            self.delays.append(seconds)
+        await super().sleep(seconds / 1000)
+
+
 class Node:
     """A node's registry below *root*, which remembers what it heard; `async with` runs it."""
 
     def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
+        self.world = HastyWorld()
         #: `registered` and `gone` with the instance, in order.
         self.heard: list[tuple[str, str]] = []
         self.connected: dict[str, DriverInstance] = {}
@@ -52,7 +67,7 @@ class Node:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self.world = await self._stack.enter_async_context(RealWorld())
+        await self._stack.enter_async_context(self.world)
         registry = DriverRegistry(self.root, world=self.world, listener=self, **self._options)
         self.registry = await self._stack.enter_async_context(registry)
         return self
@@ -89,6 +104,18 @@ class Node:
         await eventually(
             lambda: instance.instance not in self.connected, f"{instance.instance} is gone"
         )
+
+    async def status(self, state: str, *, path: Path | None = None) -> SocketStatus:
+        """Wait until the socket at *path*, or any, is in *state*; return what is known of it."""
+
+        def found() -> list[SocketStatus]:
+            return [
+                status
+                for status in self.registry.sockets()
+                if status.state == state and path in {None, Path(status.path)}
+            ]
+
+        return (await eventually(found, f"a socket is {state}"))[0]
 
     async def prepare(self, *wanted: Claim) -> Mapping[ClaimUid, Prepared | Failed]:
         """Let the driver prepare the claims."""
