@@ -139,7 +139,9 @@ class Connection:
                 **options,
             )
         except _FAULTS as error:
-            raise self._translate(error, "cannot connect") from error
+            failure = self._translate(error, "cannot connect")
+            await _close(client)
+            raise failure from error
         # A first connection fails soon; one that was there is waited for without end.
         client.options["allow_reconnect"] = True
         client.options["max_reconnect_attempts"] = -1
@@ -220,13 +222,14 @@ class Connection:
         if isinstance(error, nats_errors.NoRespondersError):
             text = "nobody answers there"
         problem, self._problem = self._problem, ""
-        reason = f"{what}: {problem or text}"
-        if "authorization violation" in reason.lower():
+        if "authorization violation" in f"{problem} {text}".lower():
             return LogSetupError(
                 f"the server at {self._address.url} does not let this user in",
                 hint="the seed file is another server's, or the server asks for one",
             )
-        return LogUnavailableError(f"the log at {self._address.url} is not reachable: {reason}")
+        return LogUnavailableError(
+            f"the log at {self._address.url} is not reachable: {what}: {problem or text}"
+        )
 
     async def _on_error(self, error: Exception) -> None:
         self._problem = str(error) or type(error).__name__

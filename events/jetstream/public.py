@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 
 import msgspec
 from nats.aio.msg import Msg
 
-from ..errors import LogDamagedError
+from ..errors import LogDamagedError, LogUnavailableError
 from ..record import Record, decode
 from ..subjects import LIVE_PREFIX, node_token
 from ..world import World
@@ -31,6 +31,9 @@ _KINDS = ("claim", "pod", "node")
 #: Looks at the log even where nothing was announced: announcements can be missed.
 _LOOK_SECONDS = 5.0
 _STEADY_ATTEMPTS_MAX = 5
+#: Some six seconds in all: a server that is started again is back long before.
+_SETBACKS_MAX = 6
+_BACKOFF_SECONDS_FIRST = 0.1
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,16 +113,23 @@ class PublicReader:
             for kind in _KINDS:
                 subject = f"{LIVE_PREFIX}.{self._prefix}.{kind}.>"
                 undo.push_async_callback(await self._connection.subscribe(subject, hear))
+            setbacks = 0
             while True:
                 announced.clear()
-                async with aclosing(self.replay()) as records:
-                    async for record in records:
-                        yield record
                 try:
+                    async with aclosing(self.replay()) as records:
+                        async for record in records:
+                            yield record
+                except LogUnavailableError:
+                    setbacks += 1
+                    if setbacks >= _SETBACKS_MAX:
+                        raise
+                    await self._world.sleep(_BACKOFF_SECONDS_FIRST * 2**setbacks)
+                    continue
+                setbacks = 0
+                with suppress(TimeoutError):
                     async with self._world.timeout(_LOOK_SECONDS):
                         await announced.wait()
-                except TimeoutError:
-                    continue
 
     def _take(self, message: Msg, sequence: int) -> Record:
         if sequence < self._next:

@@ -1,0 +1,412 @@
+"""Who may do what, proven against the real server: each user its own, and no way around."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from nats import micro
+from nats.aio.msg import Msg
+from nats.micro.request import Request
+from tests.events.helpers import eventually, everything, generated, node_fact, open_writer, private
+
+from claimlet.events.address import ServerAddress
+from claimlet.events.errors import LogSetupError
+from claimlet.events.jetstream.connection import Connection, Events
+from claimlet.events.server.process import EmbeddedServer
+
+API = "$JS.API."
+NODE = "node-a_example"
+SECRET = b"hunter2"
+
+
+class Spy:
+    """A user of the server who tries things and listens to everything it may."""
+
+    def __init__(self, connection: Connection, problems: list[str]) -> None:
+        self.connection = connection
+        self.problems = problems
+        self.heard: list[Msg] = []
+
+    async def _hear(self, message: Msg) -> None:
+        self.heard.append(message)
+
+    async def is_refused(self, subject: str, body: object = None) -> bool:
+        """Publish to *subject* and return whether the server refuses that."""
+        self.problems.clear()
+        data = b"" if body is None else json.dumps(body).encode()
+        await self.connection.publish(subject, data, reply=self.connection.client.new_inbox())
+        return await self._has_problem()
+
+    async def is_deaf(self, subject: str) -> bool:
+        """Subscribe to *subject* and return whether the server refuses that."""
+        self.problems.clear()
+        await self.connection.subscribe(subject, self._hear)
+        return await self._has_problem()
+
+    async def ask(self, subject: str, body: object) -> Msg:
+        """Return the answer to *body*."""
+        return await self.connection.request(subject, json.dumps(body).encode())
+
+    async def pull(self, consumer: str, count: int) -> list[Msg]:
+        """Return up to *count* messages of *consumer*."""
+        inbox = self.connection.client.new_inbox()
+        self.heard.clear()
+        await self.connection.subscribe(inbox, self._hear)
+        request = json.dumps({"batch": count, "no_wait": True}).encode()
+        await self.connection.publish(
+            f"{API}CONSUMER.MSG.NEXT.EVENTS.{consumer}", request, reply=inbox
+        )
+        await eventually(
+            lambda: (
+                len(self.heard) >= count
+                or any((message.headers or {}).get("Status") for message in self.heard)
+            )
+        )
+        return [m for m in self.heard if not (m.headers or {}).get("Status")]
+
+    async def _has_problem(self) -> bool:
+        # What the server refuses it says before it answers a ping that comes after it; the client's
+        # first one overtakes what waits to be sent.
+        await self.connection.client.flush()
+        await self.connection.client.flush()
+        return any("permissions violation" in problem for problem in self.problems)
+
+
+@asynccontextmanager
+async def spy(server: EmbeddedServer, user: str) -> AsyncIterator[Spy]:
+    """Yield *user* as a spy, on a log with public and private facts."""
+    async with open_writer(server.address("writer"), admin=server.address("admin")) as log:
+        if not log.last_sequence:
+            await log.append([generated(), private(), node_fact(), private()])
+    problems: list[str] = []
+    connection = await Connection.open(
+        server.address(user), name="spy", events=Events(problem=problems.append)
+    )
+    try:
+        yield Spy(connection, problems)
+    finally:
+        await connection.close()
+
+
+def consumer(name: str, **config: Any) -> dict[str, Any]:
+    """Return a request for a consumer."""
+    config = {"name": name, "ack_policy": "none", "deliver_policy": "all", **config}
+    return {"stream_name": "EVENTS", "config": config, "action": "create"}
+
+
+def holds_secret(messages: Sequence[Msg]) -> bool:
+    """Return whether one of *messages* shows a private fact."""
+    return any(SECRET in message.data for message in messages)
+
+
+class TestNobody:
+    async def test_gets_in_without_a_key(self, server: EmbeddedServer) -> None:
+        """A server of claimlet's asks everybody."""
+        with pytest.raises(LogSetupError, match="does not let this user in"):
+            await Connection.open(ServerAddress(url=server.address("reader").url), name="nobody")
+
+
+class TestWriter:
+    @pytest.mark.parametrize(
+        "subject",
+        [
+            "dra.node-b.node.stopped",
+            "live.dra.node-a_example.node.stopped",
+            f"{API}STREAM.CREATE.EVENTS",
+            f"{API}STREAM.UPDATE.EVENTS",
+            f"{API}STREAM.DELETE.EVENTS",
+            f"{API}STREAM.PURGE.EVENTS",
+            f"{API}STREAM.MSG.DELETE.EVENTS",
+            f"{API}STREAM.CREATE.OTHER",
+            f"claimlet.{NODE}.pod.prepare",
+            "_INBOX.operator.x",
+        ],
+    )
+    async def test_publishes_nothing_but_its_nodes_facts(
+        self, server: EmbeddedServer, subject: str
+    ) -> None:
+        """Neither another node's, nor a change of the stream, nor a command."""
+        async with spy(server, "writer") as writer:
+            assert await writer.is_refused(subject, {})
+
+    @pytest.mark.parametrize("subject", [">", "dra.>", "_INBOX.>", "_INBOX.reader.>", "live.>"])
+    async def test_listens_to_its_own_answers_only(
+        self, server: EmbeddedServer, subject: str
+    ) -> None:
+        """Each user has inboxes of its own."""
+        async with spy(server, "writer") as writer:
+            assert await writer.is_deaf(subject)
+
+
+class TestReader:
+    @pytest.mark.parametrize(
+        ("subject", "body"),
+        [
+            (f"dra.{NODE}.node.stopped", {}),
+            (f"dra.{NODE}.claim.team-a.uid-c.prepared", {}),
+            (f"live.dra.{NODE}.node.stopped", {}),
+            (f"claimlet.{NODE}.pod.prepare", {}),
+            ("$SRV.PING", {}),
+            ("_INBOX.operator.x", {}),
+            ("_INBOX.writer.x", {}),
+            (f"{API}STREAM.UPDATE.EVENTS", {}),
+            (f"{API}STREAM.DELETE.EVENTS", None),
+            (f"{API}STREAM.PURGE.EVENTS", None),
+            (f"{API}STREAM.MSG.DELETE.EVENTS", {"seq": 1}),
+            (f"{API}STREAM.MSG.GET.EVENTS", {"seq": 2}),
+            (f"{API}STREAM.SNAPSHOT.EVENTS", {"deliver_subject": "_INBOX.reader.x"}),
+            (f"{API}STREAM.CREATE.COPY", {"name": "COPY", "sources": [{"name": "EVENTS"}]}),
+            (f"{API}DIRECT.GET.EVENTS", {"seq": 2}),
+            (f"{API}DIRECT.GET.EVENTS", {"multi_last": ["dra.>"]}),
+            (f"{API}DIRECT.GET.EVENTS.dra.{NODE}.private.team-a.uid-c.config_recorded", None),
+            (f"{API}CONSUMER.CREATE.EVENTS", consumer("x")),
+            (f"{API}CONSUMER.CREATE.EVENTS.x", consumer("x")),
+            (
+                f"{API}CONSUMER.CREATE.EVENTS.x",
+                consumer("x", filter_subjects=[f"dra.{NODE}.claim.>", f"dra.{NODE}.private.>"]),
+            ),
+            (
+                f"{API}CONSUMER.CREATE.EVENTS.x.dra.{NODE}.private.>",
+                consumer("x", filter_subject=f"dra.{NODE}.private.>"),
+            ),
+            (
+                f"{API}CONSUMER.CREATE.EVENTS.x.dra.{NODE}.>",
+                consumer("x", filter_subject=f"dra.{NODE}.>"),
+            ),
+            (
+                f"{API}CONSUMER.CREATE.EVENTS.x.dra.{NODE}.*.team-a.>",
+                consumer("x", filter_subject=f"dra.{NODE}.*.team-a.>"),
+            ),
+            (f"{API}CONSUMER.DURABLE.CREATE.EVENTS.x", consumer("x", durable_name="x")),
+            (f"{API}CONSUMER.MSG.NEXT.EVENTS.writer", {"batch": 10}),
+            (f"{API}CONSUMER.INFO.EVENTS.writer", None),
+            (f"{API}CONSUMER.DELETE.EVENTS.writer", None),
+            (
+                f"{API}CONSUMER.CREATE.EVENTS.writer.dra.{NODE}.claim.>",
+                consumer("writer", filter_subject=f"dra.{NODE}.claim.>"),
+            ),
+        ],
+        ids=str,
+    )
+    async def test_has_no_way_to_publish_command_or_look(
+        self, server: EmbeddedServer, subject: str, body: object
+    ) -> None:
+        """No fact, no command, no change, and no private fact by any request."""
+        async with spy(server, "reader") as reader:
+            assert await reader.is_refused(subject, body)
+        assert len(await everything(server)) == 4
+
+    @pytest.mark.parametrize(
+        "subject",
+        [
+            ">",
+            "dra.>",
+            "live.>",
+            "live.dra.>",
+            f"live.dra.{NODE}.>",
+            f"live.dra.{NODE}.private.>",
+            "live.dra.*.*.team-a.>",
+            "_INBOX.>",
+            "_INBOX.writer.>",
+            "_INBOX.*.x",
+            "$JS.EVENT.>",
+            f"claimlet.{NODE}.>",
+            "$SRV.>",
+        ],
+    )
+    async def test_has_no_way_to_listen(self, server: EmbeddedServer, subject: str) -> None:
+        """Neither to private facts, nor to what is not stored, nor to another's answers."""
+        async with spy(server, "reader") as reader:
+            assert await reader.is_deaf(subject)
+
+    async def test_reads_claims_pods_and_the_node(self, server: EmbeddedServer) -> None:
+        """What it may, it can: live, by consumer, and one by one."""
+        async with spy(server, "reader") as reader:
+            for kind in ("claim", "pod", "node"):
+                assert not await reader.is_deaf(f"live.dra.*.{kind}.>")
+            filter_subject = f"dra.{NODE}.claim.>"
+            subject = f"{API}CONSUMER.CREATE.EVENTS.mine.{filter_subject}"
+            await reader.ask(subject, consumer("mine", filter_subject=filter_subject))
+            pulled = await reader.pull("mine", 10)
+            last = await reader.ask(f"{API}DIRECT.GET.EVENTS.dra.{NODE}.node.source_synced", {})
+
+        assert [message.subject for message in pulled] == [
+            f"dra.{NODE}.claim.team-a.uid-c.generated"
+        ]
+        assert b"source_synced" in last.data
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"filter_subject": f"dra.{NODE}.private.>"},
+            {"filter_subject": ""},
+            {"filter_subjects": [f"dra.{NODE}.private.>"]},
+            {
+                "filter_subject": f"dra.{NODE}.claim.>",
+                "filter_subjects": [f"dra.{NODE}.claim.>", f"dra.{NODE}.private.>"],
+            },
+            {"filter_subjects": [f"dra.{NODE}.claim.>", f"dra.{NODE}.private.>"]},
+        ],
+        ids=str,
+    )
+    async def test_cannot_ask_for_more_than_the_subject_says(
+        self, server: EmbeddedServer, config: dict[str, Any]
+    ) -> None:
+        """The filter that the permission allows is the filter that the consumer gets."""
+        async with spy(server, "reader") as reader:
+            subject = f"{API}CONSUMER.CREATE.EVENTS.mine.dra.{NODE}.claim.>"
+            answer = json.loads((await reader.ask(subject, consumer("mine", **config))).data)
+            pulled = [] if "error" in answer else await reader.pull("mine", 10)
+
+        assert not holds_secret(pulled)
+        assert all(f"dra.{NODE}.claim." in message.subject for message in pulled)
+
+    @pytest.mark.parametrize(
+        "body",
+        [{"seq": 2}, {"next_by_subj": "dra.>", "seq": 2}, {"last_by_subj": "dra.>"}],
+        ids=str,
+    )
+    async def test_cannot_ask_for_another_record_than_the_subject_says(
+        self, server: EmbeddedServer, body: dict[str, Any]
+    ) -> None:
+        """A body beside the subject gives no private record."""
+        async with spy(server, "reader") as reader:
+            subject = f"{API}DIRECT.GET.EVENTS.dra.{NODE}.claim.team-a.uid-c.generated"
+
+            assert not holds_secret([await reader.ask(subject, body)])
+
+    async def test_cannot_read_from_the_writers_consumer(self, server: EmbeddedServer) -> None:
+        """The only consumer without a filter is shut to it, also while it is there."""
+        async with spy(server, "writer") as writer, spy(server, "reader") as reader:
+            await writer.ask(f"{API}CONSUMER.CREATE.EVENTS.writer", consumer("writer"))
+
+            assert await reader.is_refused(f"{API}CONSUMER.MSG.NEXT.EVENTS.writer", {"batch": 9})
+            assert len(await writer.pull("writer", 9)) == 4
+
+    @pytest.mark.parametrize(
+        "target", [f"claimlet.{NODE}.pod.prepare", "$SRV.PING", "_INBOX.operator.x"]
+    )
+    async def test_cannot_aim_a_consumer_at_a_command(
+        self, server: EmbeddedServer, target: str
+    ) -> None:
+        """JetStream delivers anywhere in the account; commands are in another one."""
+        async with (
+            spy(server, "service") as service,
+            spy(server, "operator") as operator,
+            spy(server, "reader") as reader,
+        ):
+            await service.is_deaf(f"claimlet.{NODE}.>")
+            await service.is_deaf("$SRV.>")
+            await operator.is_deaf("_INBOX.operator.x")
+            filter_subject = f"dra.{NODE}.claim.>"
+            request = consumer(
+                "aimed", filter_subject=filter_subject, deliver_subject=target, mem_storage=True
+            )
+            subject = f"{API}CONSUMER.CREATE.EVENTS.aimed.{filter_subject}"
+            await reader.ask(subject, request)
+            for user in (service, operator):
+                await user.connection.client.flush()
+
+            assert service.heard == operator.heard == []
+
+    async def test_cannot_aim_a_consumer_back_at_the_log(self, server: EmbeddedServer) -> None:
+        """Old facts would come back as new ones."""
+        async with spy(server, "reader") as reader:
+            filter_subject = f"dra.{NODE}.claim.>"
+            request = consumer(
+                "aimed",
+                filter_subject=filter_subject,
+                deliver_subject=f"dra.{NODE}.claim.team-a.uid-c.deleted",
+            )
+            subject = f"{API}CONSUMER.CREATE.EVENTS.aimed.{filter_subject}"
+            answer = json.loads((await reader.ask(subject, request)).data)
+
+        assert "cycle" in answer["error"]["description"]
+        assert len(await everything(server)) == 4
+
+
+class TestControl:
+    async def test_commands_are_answered(self, server: EmbeddedServer) -> None:
+        """The operator asks, the service answers, and standard tools find it."""
+        async with spy(server, "service") as service, spy(server, "operator") as operator:
+
+            async def answer(request: Request) -> None:
+                await request.respond(b"done")
+
+            found = await micro.add_service(
+                service.connection.client, name="claimlet", version="0.1.0"
+            )
+            await found.add_endpoint(
+                name="prepare", subject=f"claimlet.{NODE}.pod.prepare", handler=answer
+            )
+            await service.connection.client.flush()
+
+            reply = await operator.ask(f"claimlet.{NODE}.pod.prepare", {})
+            info = await operator.ask("$SRV.INFO.claimlet", {})
+            await found.stop()
+
+        assert reply.data == b"done"
+        assert json.loads(info.data)["name"] == "claimlet"
+
+    @pytest.mark.parametrize(
+        "subject", ["claimlet.node-b.pod.prepare", f"dra.{NODE}.node.stopped", "_INBOX.service.x"]
+    )
+    async def test_the_operator_commands_this_node_only(
+        self, server: EmbeddedServer, subject: str
+    ) -> None:
+        """Neither another node, nor facts."""
+        async with spy(server, "operator") as operator:
+            assert await operator.is_refused(subject, {})
+
+    @pytest.mark.parametrize("subject", [">", f"claimlet.{NODE}.>", "$SRV.>", "_INBOX.>"])
+    async def test_the_operator_does_not_overhear(
+        self, server: EmbeddedServer, subject: str
+    ) -> None:
+        """Commands of others are not its business, and it cannot answer in the service's place."""
+        async with spy(server, "operator") as operator:
+            assert await operator.is_deaf(subject)
+
+    async def test_the_service_gives_no_commands(self, server: EmbeddedServer) -> None:
+        """It answers, and nothing else."""
+        async with spy(server, "service") as service:
+            assert await service.is_refused(f"claimlet.{NODE}.pod.prepare", {})
+            assert await service.is_refused(f"{API}STREAM.INFO.EVENTS")
+
+
+class TestAdmin:
+    async def test_publishes_no_facts(self, server: EmbeddedServer) -> None:
+        """Who may change the stream may not write in it."""
+        async with spy(server, "admin") as admin:
+            assert await admin.is_refused(f"dra.{NODE}.node.stopped", {})
+            assert await admin.is_refused(f"claimlet.{NODE}.pod.prepare", {})
+            assert not await admin.is_refused(f"{API}STREAM.INFO.EVENTS")
+
+
+async def test_the_live_subjects_carry_what_is_stored(server: EmbeddedServer) -> None:
+    """A refused publish is never seen there; a stored fact is, with its sequence."""
+    async with spy(server, "reader") as reader:
+        await reader.is_deaf("live.dra.*.claim.>")
+        forger = await Connection.open(server.address("writer"), name="forger")
+        refused = {"Nats-Expected-Last-Sequence": "1"}
+        await forger.publish(
+            f"dra.{NODE}.claim.team-a.uid-c.prepared",
+            b"{}",
+            reply=forger.client.new_inbox(),
+            headers=refused,
+        )
+        await forger.client.flush()
+        await forger.close()
+        async with open_writer(server.address("writer")) as log:
+            await log.append([generated("new")])
+        await eventually(lambda: len(reader.heard) >= 1)
+        await asyncio.sleep(0)
+
+    assert [message.subject for message in reader.heard] == [
+        f"live.dra.{NODE}.claim.team-a.uid-new.generated"
+    ]
+    assert (reader.heard[0].headers or {})["Nats-Sequence"] == "5"
