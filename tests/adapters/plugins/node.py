@@ -14,9 +14,18 @@ from claimlet.adapters.plugins.follower import SocketStatus
 from claimlet.adapters.plugins.registry import DriverRegistry
 from claimlet.adapters.world import RealWorld
 from claimlet.engine.ports import Claim, DriverInstance, Failed, Prepared
-from claimlet.events.values import Allocation, ClaimRef, ClaimUid, DriverName
+from claimlet.events.values import Allocation, ClaimRef, ClaimUid, DriverName, PreparedDevice
 
-__all__ = ["CALL_SECONDS", "HastyWorld", "Node", "claim", "claims", "short_directory"]
+__all__ = [
+    "CALL_SECONDS",
+    "HastyWorld",
+    "Node",
+    "claim",
+    "claims",
+    "devices_of",
+    "short_directory",
+    "text_of",
+]
 
 CALL_SECONDS = 20.0
 
@@ -38,6 +47,18 @@ def claim(name: str, *, uid: str | None = None) -> Claim:
 def claims(*names: str) -> list[Claim]:
     """Return claims called *names*."""
     return [claim(name) for name in names]
+
+
+def devices_of(outcome: Prepared | Failed) -> tuple[PreparedDevice, ...]:
+    """Return the devices of a success."""
+    assert isinstance(outcome, Prepared)
+    return outcome.devices
+
+
+def text_of(outcome: Prepared | Failed | None) -> str:
+    """Return the text of a failure."""
+    assert isinstance(outcome, Failed)
+    return outcome.text
 
 
 class HastyWorld(RealWorld):

@@ -4,69 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.adapters.plugins.driver_process import (
-    DRIVER,
-    DriverProcess,
-    calls_in,
-    eventually,
-    write_script,
-)
+from tests.adapters.plugins.driver_process import DRIVER, DriverProcess, eventually
+from tests.adapters.plugins.local_driver import LocalDriver
 from tests.adapters.plugins.node import Node, claim, claims
 
 from claimlet.adapters.plugins.channel import FRAME_BYTES_MAX, DriverChannel
 from claimlet.adapters.plugins.dra import DraAdapter
-from claimlet.adapters.plugins.simulator.driver import PANIC_EXIT_CODE, SimulatedDriver
-from claimlet.adapters.plugins.simulator.options import DriverOptions
-from claimlet.adapters.plugins.wire import V1, V1BETA1, DraApi
+from claimlet.adapters.plugins.simulator.driver import PANIC_EXIT_CODE
+from claimlet.adapters.plugins.wire import V1, V1BETA1
 from claimlet.engine.ports import DriverCallError, Failed, Prepared
 from claimlet.engine.texts import TEXT_BYTES_MAX
 from claimlet.events.values import ClaimUid, PreparedDevice
-
-SECONDS = 10.0
-
-
-class Driver:
-    """A simulated driver in this process, an adapter that calls it, and its script."""
-
-    def __init__(self, root: Path, *, api: DraApi = V1, **options: Any) -> None:
-        self.ledger = root / "ledger"
-        self.script_file = root / "script.json"
-        self.script()
-        self.options = DriverOptions(
-            root=root, driver=DRIVER, script=self.script_file, ledger=self.ledger, **options
-        )
-        self.channel = DriverChannel(str(self.options.service_socket))
-        self.adapter = DraAdapter(DRIVER, channel=self.channel, api=api)
-
-    def script(self, *steps: dict[str, Any], **more: Any) -> None:
-        write_script(self.script_file, steps=steps, **more)
-
-    def calls(self, method: str = "prepare") -> list[list[str]]:
-        """Return the names of the claims of each call."""
-        return [[c["name"] for c in call["claims"]] for call in calls_in(self.ledger, method)]
-
-    async def fails(self, *names: str, seconds: float = SECONDS) -> DriverCallError:
-        """Prepare claims and return how the call as a whole went wrong."""
-        with pytest.raises(DriverCallError) as caught:
-            await self.adapter.prepare(claims(*names), timeout_seconds=seconds)
-        return caught.value
-
-
-@asynccontextmanager
-async def running(root: Path, **options: Any) -> AsyncIterator[Driver]:
-    """Run a driver and give it with its adapter."""
-    driver = Driver(root, **options)
-    async with SimulatedDriver(driver.options):
-        try:
-            yield driver
-        finally:
-            await driver.channel.close()
 
 
 class TestWhatIsSent:
@@ -76,30 +28,28 @@ class TestWhatIsSent:
     @pytest.mark.rule("R3")
     async def test_one_call_for_all_claims(self, root: Path) -> None:
         """Three claims are one call, and each has its own result."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"fail": "busy", "claim": "b"})
 
-            outcomes = await driver.adapter.prepare(claims("a", "b", "c"), timeout_seconds=SECONDS)
+            outcomes = await driver.prepare(*claims("a", "b", "c"))
 
-        assert driver.calls() == [["a", "b", "c"]]
+        assert driver.batches() == [["a", "b", "c"]]
         assert [type(outcome) for outcome in outcomes.values()] == [Prepared, Failed, Prepared]
 
     async def test_no_claim_twice(self, root: Path) -> None:
         """A claim that is named twice is sent once."""
-        async with running(root) as driver:
-            outcomes = await driver.adapter.prepare(claims("a", "b", "a"), timeout_seconds=SECONDS)
+        async with LocalDriver(root) as driver:
+            outcomes = await driver.prepare(*claims("a", "b", "a"))
 
-        assert driver.calls() == [["a", "b"]]
+        assert driver.batches() == [["a", "b"]]
         assert set(outcomes) == {"uid-a", "uid-b"}
 
     async def test_no_empty_uid(self, root: Path) -> None:
         """A claim without a UID is never sent: drivers answer yes to it, and it means nothing."""
-        async with running(root) as driver:
-            outcomes = await driver.adapter.unprepare(
-                [claim("a", uid=""), claim("b")], timeout_seconds=SECONDS
-            )
+        async with LocalDriver(root) as driver:
+            outcomes = await driver.unprepare(claim("a", uid=""), claim("b"))
 
-        assert driver.calls("unprepare") == [["b"]]
+        assert driver.batches("unprepare") == [["b"]]
         assert outcomes[ClaimUid("uid-b")] is None
         refused = outcomes[ClaimUid("")]
         assert isinstance(refused, Failed)
@@ -107,30 +57,30 @@ class TestWhatIsSent:
 
     async def test_no_empty_call(self, root: Path) -> None:
         """No claims are no call."""
-        async with running(root) as driver:
-            assert await driver.adapter.prepare([], timeout_seconds=SECONDS) == {}
+        async with LocalDriver(root) as driver:
+            assert await driver.prepare() == {}
 
-        assert driver.calls() == []
+        assert driver.batches() == []
 
     async def test_large_batches_are_split(self, root: Path) -> None:
         """More claims than a throttled driver can read in time go in several calls."""
         names = [f"c{number}" for number in range(450)]
-        async with running(root, in_memory=True) as driver:
-            outcomes = await driver.adapter.prepare(claims(*names), timeout_seconds=SECONDS)
+        async with LocalDriver(root, in_memory=True) as driver:
+            outcomes = await driver.prepare(*claims(*names))
 
-        assert [len(call) for call in driver.calls()] == [200, 200, 50]
+        assert [len(call) for call in driver.batches()] == [200, 200, 50]
         assert all(isinstance(outcome, Prepared) for outcome in outcomes.values())
         assert len(outcomes) == 450
 
     async def test_a_failed_part_costs_no_other(self, root: Path) -> None:
         """Where a later part fails, earlier results stay and what was not sent is told apart."""
         names = [f"c{number}" for number in range(450)]
-        async with running(root, in_memory=True) as driver:
+        async with LocalDriver(root, in_memory=True) as driver:
             driver.script({"status": "INTERNAL", "text": "boom", "claim": "c250"})
 
-            outcomes = await driver.adapter.prepare(claims(*names), timeout_seconds=SECONDS)
+            outcomes = await driver.prepare(*claims(*names))
 
-        assert [len(call) for call in driver.calls()] == [200, 200]
+        assert [len(call) for call in driver.batches()] == [200, 200]
         assert isinstance(outcomes[ClaimUid("uid-c0")], Prepared)
         assert outcomes[ClaimUid("uid-c250")] == Failed("boom", "refused", "INTERNAL")
         not_sent = outcomes[ClaimUid("uid-c449")]
@@ -139,13 +89,13 @@ class TestWhatIsSent:
 
     async def test_older_version(self, root: Path) -> None:
         """A driver that only has v1beta1 is called through it."""
-        async with running(root, api=V1BETA1, versions=("v1beta1.DRAPlugin",)) as driver:
-            prepared = await driver.adapter.prepare(claims("a"), timeout_seconds=SECONDS)
-            unprepared = await driver.adapter.unprepare(claims("a"), timeout_seconds=SECONDS)
+        async with LocalDriver(root, api=V1BETA1, versions=("v1beta1.DRAPlugin",)) as driver:
+            prepared = await driver.prepare(*claims("a"))
+            unprepared = await driver.unprepare(*claims("a"))
 
         assert isinstance(prepared[ClaimUid("uid-a")], Prepared)
         assert unprepared == {"uid-a": None}
-        assert {call.get("api") for call in calls_in(driver.ledger)} == {"v1beta1"}
+        assert {call.get("api") for call in driver.calls()} == {"v1beta1"}
 
 
 class TestAnswers:
@@ -162,10 +112,10 @@ class TestAnswers:
     )
     async def test_one_bad_claim(self, root: Path, answer: dict[str, Any], code: str) -> None:
         """An answer that is invalid or too large is that claim's failure."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"claim": "b", **answer})
 
-            outcomes = await driver.adapter.prepare(claims("a", "b"), timeout_seconds=SECONDS)
+            outcomes = await driver.prepare(*claims("a", "b"))
 
         assert isinstance(outcomes[ClaimUid("uid-a")], Prepared)
         failed = outcomes[ClaimUid("uid-b")]
@@ -175,41 +125,41 @@ class TestAnswers:
     @pytest.mark.field(42)
     async def test_missing_and_unasked(self, root: Path) -> None:
         """What is missing is left out, what nobody asked for is reported, and life goes on."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"claim": "b", "answer": "missing"}, {"answer": "unasked"})
 
-            outcomes = await driver.adapter.prepare(claims("a", "b"), timeout_seconds=SECONDS)
+            outcomes = await driver.prepare(*claims("a", "b"))
 
         assert ClaimUid("uid-b") not in outcomes
         assert {uid for uid in outcomes if "unasked" in uid}
 
     async def test_entry_without_devices(self, root: Path) -> None:
         """An empty entry is a success without devices."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"answer": "empty"})
 
-            outcomes = await driver.adapter.prepare(claims("a"), timeout_seconds=SECONDS)
+            outcomes = await driver.prepare(*claims("a"))
 
         assert outcomes == {"uid-a": Prepared()}
 
     async def test_undecodable(self, root: Path) -> None:
         """Bytes that are no answer are an invalid answer, and the next call works."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"answer": "garbage", "times": 1})
 
             error = await driver.fails("a")
-            after = await driver.adapter.prepare(claims("a"), timeout_seconds=SECONDS)
+            after = await driver.prepare(*claims("a"))
 
         assert (error.outcome, error.code) == ("invalid", "undecodable")
         assert isinstance(after[ClaimUid("uid-a")], Prepared)
 
     async def test_frame_over_the_limit(self, root: Path) -> None:
         """A frame of more than 4 MiB is refused clearly, and the next call works."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"answer": "huge", "size_bytes": FRAME_BYTES_MAX + 1, "times": 1})
 
             error = await driver.fails("a")
-            after = await driver.adapter.prepare(claims("a"), timeout_seconds=SECONDS)
+            after = await driver.prepare(*claims("a"))
 
         assert (error.outcome, error.code) == ("invalid", "RESOURCE_EXHAUSTED")
         assert "larger than max" in str(error)
@@ -217,9 +167,9 @@ class TestAnswers:
 
     async def test_unprepare_of_what_nobody_knows(self, root: Path) -> None:
         """Unprepare says yes to claims that were never prepared, and again when repeated."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             for _ in range(2):
-                done = await driver.adapter.unprepare(claims("a", "b"), timeout_seconds=SECONDS)
+                done = await driver.unprepare(*claims("a", "b"))
 
                 assert done == {"uid-a": None, "uid-b": None}
 
@@ -242,7 +192,7 @@ class TestFailedCalls:
     )
     async def test_status(self, root: Path, status: str, outcome: str) -> None:
         """The status decides, not the text; the text is kept."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"status": status, "text": "Insufficient Resources"})
 
             error = await driver.fails("a")
@@ -252,14 +202,14 @@ class TestFailedCalls:
 
     async def test_version_that_is_not_served(self, root: Path) -> None:
         """A service that the driver does not have is a refusal."""
-        async with running(root, api=V1BETA1, versions=("v1.DRAPlugin",)) as driver:
+        async with LocalDriver(root, api=V1BETA1, versions=("v1.DRAPlugin",)) as driver:
             error = await driver.fails("a")
 
         assert (error.outcome, error.code) == ("refused", "UNIMPLEMENTED")
 
     async def test_long_text(self, root: Path) -> None:
         """A status text of many kilobytes is cut to 4 KiB with a mark, not lost."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"status": "INTERNAL", "text": "stack trace " * 2000})
 
             error = await driver.fails("a")
@@ -271,19 +221,17 @@ class TestFailedCalls:
 
     async def test_deadline(self, root: Path) -> None:
         """A driver that is too slow may have acted, or act later."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"delay_seconds": 0.3})
 
             error = await driver.fails("a", seconds=0.1)
-            await eventually(
-                lambda: calls_in(driver.ledger, "prepare")[0].get("answer"), "it acted"
-            )
+            await eventually(lambda: driver.calls("prepare")[0].get("answer"), "it acted")
 
         assert (error.outcome, error.code) == ("unknown", "DEADLINE_EXCEEDED")
 
     async def test_hang(self, root: Path) -> None:
         """A driver that never answers is left at the deadline."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"hang": True})
 
             error = await driver.fails("a", seconds=0.1)
@@ -292,11 +240,10 @@ class TestFailedCalls:
 
     async def test_nobody_there(self, root: Path) -> None:
         """Without a socket, or with one that nobody serves, the call was never made."""
-        driver = Driver(root)
+        driver = LocalDriver(root)
         path = driver.options.service_socket
 
         missing = await driver.fails("a")
-        path.parent.mkdir(parents=True)
         with socket.socket(socket.AF_UNIX) as unserved:
             unserved.bind(str(path))
         stale = await driver.fails("a")
@@ -341,7 +288,7 @@ class TestFailedCalls:
 
     async def test_connection_closed_by_us(self, root: Path) -> None:
         """A call whose connection is closed on our side has no outcome, and no cancellation."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"hang": True})
             failing = asyncio.ensure_future(driver.fails("a"))
             await eventually(driver.calls, "the call has arrived")
@@ -353,30 +300,26 @@ class TestFailedCalls:
 
     async def test_connection_closed_in_peace(self, root: Path) -> None:
         """A call in flight may end when its connection is closed with patience."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"delay_seconds": 0.2})
-            call = asyncio.ensure_future(
-                driver.adapter.prepare(claims("a"), timeout_seconds=SECONDS)
-            )
+            call = asyncio.ensure_future(driver.prepare(*claims("a")))
             await eventually(driver.calls, "the call has arrived")
 
-            await driver.channel.close(grace_seconds=SECONDS)
+            await driver.channel.close(grace_seconds=10.0)
 
         assert isinstance((await call)[ClaimUid("uid-a")], Prepared)
 
     async def test_caller_leaves(self, root: Path) -> None:
         """A caller that is cancelled is cancelled, and the connection is good for the next call."""
-        async with running(root) as driver:
+        async with LocalDriver(root) as driver:
             driver.script({"hang": True, "times": 1})
-            call = asyncio.ensure_future(
-                driver.adapter.prepare(claims("a"), timeout_seconds=SECONDS)
-            )
+            call = asyncio.ensure_future(driver.prepare(*claims("a")))
             await eventually(driver.calls, "the call has arrived")
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
 
-            after = await driver.adapter.prepare(claims("a"), timeout_seconds=SECONDS)
+            after = await driver.prepare(*claims("a"))
 
         assert isinstance(after[ClaimUid("uid-a")], Prepared)
 
