@@ -30,6 +30,8 @@ T = TypeVar("T")
 _REPLY_SECONDS = 15.0
 #: While a reply is held: how often to look whether its service is still there, and how patiently.
 _LOOK_SECONDS = 0.5
+#: The first look says who was asked: no service is killed and started again within this time.
+_FIRST_LOOK_SECONDS = 0.05
 _HELLO_SECONDS = 5.0
 
 
@@ -64,12 +66,14 @@ class ControlClient:
 
     async def _held(self, verb: str, data: bytes, *, seconds: float) -> Reply:
         """Return the reply as long as the service that was asked is there."""
-        writer = await self._writer()
         request = asyncio.ensure_future(self._request(verb, data, seconds=seconds))
+        writer, pause = "", _FIRST_LOOK_SECONDS
         try:
-            while not (await asyncio.wait({request}, timeout=_LOOK_SECONDS))[0]:
-                if await self._writer() != writer:
+            while not (await asyncio.wait({request}, timeout=pause))[0]:
+                found = await self._writer()
+                if found != (writer or found):
                     raise not_running(self._node)
+                writer, pause = found, _LOOK_SECONDS
         finally:
             request.cancel()
         return request.result()
