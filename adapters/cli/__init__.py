@@ -7,6 +7,7 @@ them, when they run (tests/adapters/cli holds it).
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -46,5 +47,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process."""
+    """Run the command line of this process; what its terminal cannot show is shown as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -76,7 +76,7 @@ class _Process:
         self.log = log
         self._arguments = [sys.executable, *arguments]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("CLAIMLET_")}
-        self._environ = clean | environ
+        self._environ = clean | dict(environ)
         self._said_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
