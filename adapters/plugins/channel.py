@@ -53,6 +53,7 @@ _OPTIONS = (
 _FRAME_TOO_LARGE = "Received message larger than max"
 
 _READY = ChannelConnectivity.READY
+_HOPELESS = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.SHUTDOWN)
 _UNKNOWN_CODES = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED)
 
 SocketKey = tuple[int, int, int]
@@ -78,6 +79,7 @@ class DriverChannel:
         target = "unix:" + quote(path, safe="/")
         self._channel = aio.insecure_channel(target, options=list(options.items()))
         self._key: SocketKey | None = None
+        self._is_closing = False
 
     @property
     def is_connected(self) -> bool:
@@ -95,7 +97,7 @@ class DriverChannel:
         try:
             async with timeout(within_seconds):
                 while (state := self._channel.get_state(try_to_connect=True)) is not _READY:
-                    if state is ChannelConnectivity.TRANSIENT_FAILURE:
+                    if state in _HOPELESS:
                         return False
                     await self._channel.wait_for_state_change(state)
         except TimeoutError:
@@ -118,7 +120,7 @@ class DriverChannel:
         Raises:
             DriverCallError: There was no answer; its outcome tells what may have happened.
         """
-        if not await self.try_to_connect(within_seconds=min(CONNECT_SECONDS, timeout_seconds)):
+        if not await self._can_send(min(CONNECT_SECONDS, timeout_seconds)):
             text = f"nobody answers on {self.path}"
             raise DriverCallError(text, outcome="unreachable", code=StatusCode.UNAVAILABLE.name)
         invoke: Any = self._channel.unary_unary(method)
@@ -134,7 +136,15 @@ class DriverChannel:
 
     async def close(self, *, grace_seconds: float = 0.0) -> None:
         """Close the connection; calls in flight that do not end in time are cancelled."""
+        self._is_closing = True
         await self._channel.close(grace_seconds)
+
+    async def _can_send(self, within_seconds: float) -> bool:
+        # Who still holds the adapter of an instance that was let go reaches nobody.
+        if self._is_closing:
+            return False
+        is_there = self.is_connected or await self.try_to_connect(within_seconds=within_seconds)
+        return is_there and not self._is_closing
 
 
 def _call_error(code: StatusCode, text: str) -> DriverCallError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +71,7 @@ class DriverRegistry:
         self._stop = asyncio.Event()
         self._followed: dict[str, tuple[SocketKey, Follower, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._problems: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         check_directory(self.directory)
@@ -111,25 +113,35 @@ class DriverRegistry:
 
     async def _watch(self) -> None:
         while not self._stop.is_set():
-            watched = self._identity()
-            next_scan = (
-                self._world.monotonic()
-            )  # what came before the watch began was not announced
-            async for changes in awatch(
-                self.directory,
-                watch_filter=None,
-                debounce=50,
-                step=10,
-                rust_timeout=int(min(_WATCH_SECONDS, self._rescan_seconds) * 1000),
-                yield_on_timeout=True,
-                stop_event=self._stop,
-                ignore_permission_denied=True,
-            ):
-                if changes or self._world.monotonic() >= next_scan:
-                    next_scan = self._world.monotonic() + self._rescan_seconds
-                    self._scan()
-                if self._identity() != watched:
-                    break  # the kernel watches a directory that is not there any more
+            try:
+                await self._watch_directory()
+                self._problems.pop("registry_unwatched", None)
+            except (OSError, RuntimeError) as error:
+                # Not there just now, or the kernel has no watches left: look oneself until it has.
+                self._tell("registry_unwatched", error)
+                with suppress(TimeoutError):
+                    async with self._world.timeout(_WATCH_SECONDS):
+                        await self._stop.wait()
+                self._scan()
+
+    async def _watch_directory(self) -> None:
+        watched = self._identity()
+        next_scan = self._world.monotonic()  # what came before the watch was not announced
+        async for changes in awatch(
+            self.directory,
+            watch_filter=None,
+            debounce=50,
+            step=10,
+            rust_timeout=int(min(_WATCH_SECONDS, self._rescan_seconds) * 1000),
+            yield_on_timeout=True,
+            stop_event=self._stop,
+            ignore_permission_denied=True,
+        ):
+            if changes or self._world.monotonic() >= next_scan:
+                next_scan = self._world.monotonic() + self._rescan_seconds
+                self._scan()
+            if self._identity() != watched:
+                break  # the kernel watches a directory that is not there any more
 
     def _scan(self) -> None:
         try:
@@ -137,9 +149,15 @@ class DriverRegistry:
             found = find_sockets(self.directory)
         except OSError as error:
             # What is known stays: the drivers are there, only the directory cannot be read.
-            _log.error("registry_unreadable", directory=str(self.directory), error=str(error))
+            self._tell("registry_unreadable", error)
         else:
+            self._problems.pop("registry_unreadable", None)
             self._follow(found)
+
+    def _tell(self, event: str, error: Exception) -> None:
+        if self._problems.get(event) != str(error):
+            self._problems[event] = str(error)
+            _log.error(event, directory=str(self.directory), error=str(error))
 
     def _make_directories(self) -> None:
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -309,6 +309,23 @@ class TestFailedCalls:
 
         assert isinstance((await call)[ClaimUid("uid-a")], Prepared)
 
+    async def test_instance_that_was_let_go(self, root: Path) -> None:
+        """Who still holds the adapter of an instance that is gone reaches nobody and is told so."""
+        async with LocalDriver(root) as driver:
+            driver.script({"hang": True, "times": 1})
+            hanging = asyncio.ensure_future(driver.fails("a"))
+            await eventually(driver.batches, "the call has arrived")
+            closing = asyncio.ensure_future(driver.channel.close(grace_seconds=10.0))
+            await asyncio.sleep(0)
+
+            while_closing = await driver.fails("b")
+            await driver.channel.close()
+            afterwards = await driver.fails("c")
+            await asyncio.gather(hanging, closing)
+
+        assert (while_closing.outcome, afterwards.outcome) == ("unreachable", "unreachable")
+        assert driver.batches() == [["a"]]
+
     async def test_caller_leaves(self, root: Path) -> None:
         """A caller that is cancelled is cancelled, and the connection is good for the next call."""
         async with LocalDriver(root) as driver:

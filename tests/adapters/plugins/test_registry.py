@@ -263,10 +263,9 @@ class TestComingAndGoing:
                 assert second.endpoint == str(newer.options.service_socket)
 
     @pytest.mark.scenario("G12")
-    @pytest.mark.parametrize("one_socket", [False])
-    async def test_service_stops_and_returns(self, root: Path, *, one_socket: bool) -> None:
+    async def test_service_stops_and_returns(self, root: Path) -> None:
         """A service that stops and returns while the registration stays can be called again."""
-        async with Node(root) as node, LocalDriver(root, one_socket=one_socket) as driver:
+        async with Node(root) as node, LocalDriver(root) as driver:
             first = await node.instance()
             await node.prepare(claim("a"))
             await driver.stop_service()

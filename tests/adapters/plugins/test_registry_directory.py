@@ -49,6 +49,24 @@ class TestDirectory:
             async with LocalDriver(root):
                 await node.instance()
 
+    async def test_directory_is_out_of_reach(self, root: Path) -> None:
+        """A directory that cannot be had for a while costs nothing that is connected."""
+        async with Node(root) as node, LocalDriver(root) as first:
+            instance = await node.instance()
+            directory = node.registry.directory
+            directory.rename(root / "aside")
+            directory.symlink_to(root / "nowhere")
+            await eventually(lambda: node.registry._problems, "it was noticed")
+            assert isinstance((await node.prepare(claim("a")))[A], Prepared)
+
+            directory.unlink()
+            (root / "aside").rename(directory)
+            async with LocalDriver(root, driver="nic.example.com"):
+                await node.instance("nic.example.com")
+
+            assert node.find() == instance
+            assert first.told() == [(True, "")]
+
     async def test_what_the_kernel_did_not_tell(self, root: Path) -> None:
         """A socket that appeared behind a link, of which nobody is told, is found by the rescan."""
         elsewhere = root / "elsewhere"
