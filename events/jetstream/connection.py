@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from ..errors import LogSetupError, LogUnavailableError
 __all__ = ["ApiError", "Connection", "Events", "status_of"]
 
 _Answer = TypeVar("_Answer", bound="Answer")
+_Result = TypeVar("_Result")
 
 _CONNECT_SECONDS = 2
 _RECONNECT_SECONDS = 0.2
@@ -119,35 +121,42 @@ class Connection:
                 self._problem = ""
                 self._events.back()
 
-        options: dict[str, Any] = {}
-        if self._address.seed_file is not None:
-            options["nkeys_seed"] = str(self._address.seed_file)
-        try:
-            await client.connect(
-                self._address.url,
-                name=self._name,
-                inbox_prefix=self._address.inbox_prefix,
-                error_cb=self._on_error,
-                disconnected_cb=lost,
-                reconnected_cb=back,
-                connect_timeout=_CONNECT_SECONDS,
-                reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
-                ping_interval=_PING_SECONDS,
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                pending_size=0,
-                **options,
-            )
-        except _FAULTS as error:
-            failure = self._translate(error, "cannot connect")
-            await _close(client)
-            raise failure from error
+        await self._connect(client, disconnected_cb=lost, reconnected_cb=back)
         # A first connection fails soon; one that was there is waited for without end.
         client.options["allow_reconnect"] = True
         client.options["max_reconnect_attempts"] = -1
         old, self._client = self._client, client
         if old is not None:
             await _close(old)
+
+    async def _connect(self, client: Client, **callbacks: Any) -> None:
+        """Connect *client*, or leave nothing of it."""
+        address = self._address
+        options: dict[str, Any] = {}
+        if address.seed_file is not None:
+            options["nkeys_seed"] = str(address.seed_file)
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(_close, client)
+            try:
+                await _heed(
+                    client.connect(
+                        address.url,
+                        name=self._name,
+                        inbox_prefix=address.inbox_prefix,
+                        error_cb=self._on_error,
+                        connect_timeout=_CONNECT_SECONDS,
+                        reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
+                        ping_interval=_PING_SECONDS,
+                        allow_reconnect=False,
+                        max_reconnect_attempts=1,
+                        pending_size=0,
+                        **callbacks,
+                        **options,
+                    )
+                )
+            except _FAULTS as error:
+                raise self._translate(error, "cannot connect") from error
+            undo.pop_all()
 
     async def close(self) -> None:
         """Close the connection for good."""
@@ -164,7 +173,7 @@ class Connection:
             LogUnavailableError: There is none.
         """
         try:
-            return await self.client.request(subject, data, timeout=timeout_seconds)
+            return await _heed(self.client.request(subject, data, timeout=timeout_seconds))
         except _FAULTS as error:
             raise self._translate(error, f"no answer to {subject}") from error
 
@@ -192,7 +201,7 @@ class Connection:
             LogUnavailableError: There is no connection.
         """
         try:
-            await self.client.publish(subject, data, reply=reply, headers=headers)
+            await _heed(self.client.publish(subject, data, reply=reply, headers=headers))
         except _FAULTS as error:
             raise self._translate(error, f"cannot publish to {subject}") from error
 
@@ -207,13 +216,15 @@ class Connection:
         """
         try:
             # Bounded by whoever asks for the messages, not by a queue that drops them.
-            subscription = await self.client.subscribe(subject, cb=received, pending_bytes_limit=0)
+            subscription = await _heed(
+                self.client.subscribe(subject, cb=received, pending_bytes_limit=0)
+            )
         except _FAULTS as error:
             raise self._translate(error, f"cannot subscribe to {subject}") from error
 
         async def end() -> None:
             if not self.client.is_closed:
-                await subscription.unsubscribe()
+                await _heed(subscription.unsubscribe())
 
         return end
 
@@ -234,6 +245,21 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         self._problem = str(error) or type(error).__name__
         self._events.problem(self._problem)
+
+
+async def _heed(work: Awaitable[_Result]) -> _Result:
+    """
+    Do *work* and let no cancellation get lost in it.
+
+    nats-py swallows one in places, and so does `wait_for` of Python 3.11 when it comes together
+    with the result; a task that was cancelled would then go on for ever.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    result = await work
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result
 
 
 async def _close(client: Client) -> None:
