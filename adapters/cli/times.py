@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
 from ...engine.errors import UsageError
+from ..service.points import BootPoint, Point, SequencePoint
 
 __all__ = [
     "FORMS",
@@ -38,21 +37,6 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _BOOT = re.compile(r"boot(?:-(\d{1,4}))?", re.ASCII)
 _SEQUENCE = re.compile(r"seq:(\d{1,18})", re.ASCII)
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-
-
-class BootPoint(msgspec.Struct, frozen=True):
-    """The start of a boot: the current one, or the one *back* boots before it."""
-
-    back: int = 0
-
-
-class SequencePoint(msgspec.Struct, frozen=True):
-    """A place in the log."""
-
-    sequence: int
-
-
-Point = datetime | BootPoint | SequencePoint
 
 
 def parse_point(text: str, *, now: datetime) -> Point:

@@ -16,7 +16,7 @@ import msgspec
 from ...engine.errors import AmbiguousError, UsageError
 from ...events import facts as f
 from ...events.record import Record
-from ..cli.times import BootPoint, Point, SequencePoint
+from .points import BootPoint, Point, SequencePoint
 
 __all__ = ["ClaimHistory", "NodeHistory", "PodHistory", "as_document", "between", "detail"]
 
@@ -44,7 +44,7 @@ class ClaimHistory:
             if claim and (claim.namespace, claim.name) == self._name:
                 found.setdefault(claim.uid, []).append(record)
         still_open = [uid for uid, rows in found.items() if rows[-1].word not in _CLAIM_ENDS]
-        return _chosen(found, still_open, self._uid, "/".join(self._name))
+        return _chosen(found, still_open, uid=self._uid, name="/".join(self._name))
 
 
 class PodHistory:
@@ -67,7 +67,7 @@ class PodHistory:
             if pod and (pod.namespace, pod.name) == self._name:
                 found.setdefault(pod.uid, []).append(record)
         still_open = [uid for uid, rows in found.items() if rows[-1].word != "pod_closed"]
-        own = _chosen(found, still_open, self._uid, "/".join(self._name))
+        own = _chosen(found, still_open, uid=self._uid, name="/".join(self._name))
         if not own:
             return []
         pod = _pod_of(own[0])
@@ -109,7 +109,7 @@ def _with_claims(records: Sequence[Record], own: list[Record], pod_uid: str) -> 
 
 
 def _chosen(
-    found: dict[str, list[Record]], still_open: list[str], uid: str, name: str
+    found: dict[str, list[Record]], still_open: list[str], *, uid: str, name: str
 ) -> list[Record]:
     if uid:
         return found.get(uid, [])

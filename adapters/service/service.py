@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
-import msgspec
 import structlog
 
 from claimlet import __version__
@@ -24,7 +23,6 @@ from claimlet import __version__
 from ...config.settings import Settings
 from ...engine.loop import LoopSettings, NodeLoop
 from ...engine.node import Node
-from ...engine.state import Policy
 from ...events import facts as f
 from ...events.errors import ClaimletError
 from ...events.record import Draft, Record, Stamp
@@ -40,6 +38,7 @@ from .claims_view import NodeClaims
 from .log import NodeLog
 from .logs import log_fact
 from .notify import notify
+from .policy import policy_fields, policy_of
 
 __all__ = ["Service", "run_service"]
 
@@ -197,23 +196,6 @@ async def run_service(settings: Settings) -> None:
         notify("READY=1", f"STATUS={len(service.node.claims)} claims")
         await stop.wait()
         notify("STOPPING=1")
-
-
-def policy_of(settings: Settings) -> Policy:
-    """Return the settings that decisions depend on."""
-    return Policy(
-        reprepare_on=settings.prepare.reprepare_on,
-        unused_claims=settings.prepare.unused_claims,
-        unused_claims_by_driver=dict(settings.prepare.unused_claims_per_driver),
-        overlap=settings.prepare.overlap,
-        unprepared_retention_seconds=settings.retention.unprepared_seconds,
-    )
-
-
-def policy_fields(policy: Policy) -> dict[str, str]:
-    """Return *policy* as it is recorded: its fields as text."""
-    fields: dict[str, object] = msgspec.to_builtins(policy)
-    return {name: str(value) for name, value in fields.items()}
 
 
 def loop_settings(settings: Settings) -> LoopSettings:
