@@ -7,12 +7,16 @@ which drivers are connected now.
 
 from __future__ import annotations
 
-from ...engine.loop import NodeLoop
+from typing import TYPE_CHECKING
+
 from ...engine.node import Node
 from ...engine.views import Live, claim_views, pod_state, pod_view
 from ...events.values import DriverName
 from ...events.world import World
 from .protocol import BootView, DriverRow, PodRow, StateReply, WaiverRow
+
+if TYPE_CHECKING:
+    from ...engine.loop import NodeLoop
 
 __all__ = ["live", "of_loop", "of_node", "pod_state"]
 

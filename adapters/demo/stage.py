@@ -31,7 +31,7 @@ from ...events.server.process import ServerSettings
 from ...events.server.status import greet, read_status
 from ..control.client import connect_control
 from ..control.protocol import Hello, StateReply
-from ..service.log import server_settings
+from ..service.addresses import server_settings
 from ..service.reading import control_address, records_of_log
 
 __all__ = ["DRIVER", "DemoError", "Stage", "demo_directory", "uninterrupted"]

@@ -8,9 +8,7 @@ again.
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
-from importlib import resources
 from math import inf
 from pathlib import Path
 from typing import Any, Self
@@ -35,41 +33,14 @@ from ...events.log import Fold
 from ...events.record import Stamp
 from ...events.server import keys
 from ...events.server.files import make_private_directory
-from ...events.server.locate import locate
 from ...events.server.locks import hold
-from ...events.server.process import EmbeddedServer, ServerSettings
+from ...events.server.process import EmbeddedServer
 from ...events.world import World
+from .addresses import external_address, server_settings
 
-__all__ = ["NodeLog", "external_address", "server_settings"]
+__all__ = ["NodeLog"]
 
 _log: Any = structlog.get_logger()
-
-
-def server_settings(settings: Settings) -> ServerSettings:
-    """
-    Return what the log's own server needs to know.
-
-    Raises:
-        LogSetupError: There is no nats-server here.
-    """
-    template = resources.files("claimlet.config").joinpath("nats", "server.conf")
-    return ServerSettings(
-        state_dir=settings.state_dir,
-        node=settings.node,
-        program=locate(str(settings.log.nats_server or ""), environ=os.environ),
-        template=template.read_text("utf-8"),
-        max_file_store_bytes=settings.log.max_file_store_bytes,
-    )
-
-
-def external_address(settings: Settings, user: str) -> ServerAddress:
-    """Return how to reach the configured server as *user*; without a seed file: as nobody."""
-    directory = settings.log.keys_dir or settings.state_dir / "keys"
-    seed = keys.seed_file(directory, user)
-    if not seed.exists():
-        return ServerAddress(url=settings.log.url)
-    keys.check_seed_file(seed)
-    return ServerAddress(url=settings.log.url, seed_file=seed, inbox_prefix=keys.inbox_prefix(user))
 
 
 def make_root(root: Path) -> None:

@@ -24,7 +24,7 @@ from ...events.server.status import read_status
 from ..control.protocol import StateReply
 from ..control.state import of_node
 from ..world import RealWorld
-from .log import external_address, server_settings
+from .addresses import external_address, server_settings
 from .policy import policy_of
 
 __all__ = ["control_address", "follow_log", "records_of_log", "state_from_log"]

@@ -19,7 +19,7 @@ import nats
 from nats.errors import NoRespondersError
 
 from claimlet.adapters.plugins.wire import V1, encode_claims
-from claimlet.adapters.service.log import server_settings
+from claimlet.adapters.service.addresses import server_settings
 from claimlet.config.settings import Settings
 from claimlet.events.address import ServerAddress
 from claimlet.events.jetstream.connection import Connection

@@ -10,7 +10,7 @@ import nats
 import pytest
 
 from claimlet.adapters.cli import run
-from claimlet.adapters.service.log import server_settings
+from claimlet.adapters.service.addresses import server_settings
 from claimlet.config.settings import load_settings
 from claimlet.events.server.process import EmbeddedServer
 

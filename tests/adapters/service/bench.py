@@ -35,7 +35,7 @@ from claimlet.adapters.cli.options import Invocation
 from claimlet.adapters.cli.pod import _prepare, _unprepare
 from claimlet.adapters.cli.service import ordered
 from claimlet.adapters.control.protocol import PodClaims, TeardownRequest
-from claimlet.adapters.service.log import server_settings
+from claimlet.adapters.service.addresses import server_settings
 from claimlet.events.server import keys
 from claimlet.events.server.process import address_of
 from claimlet.events.server.status import read_status
