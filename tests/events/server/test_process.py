@@ -23,7 +23,7 @@ from claimlet.events.errors import (
     LogSetupError,
     ServerUnavailableError,
 )
-from claimlet.events.server import child, process
+from claimlet.events.server import child, process, status
 from claimlet.events.server.child import start_ticks
 from claimlet.events.server.locks import hold
 from claimlet.events.server.process import EmbeddedServer
@@ -219,6 +219,7 @@ class TestAdoption:
         """A stopped process is no server; it is killed and waited for."""
         monkeypatch.setattr(process, "_ADOPT_SECONDS", 0.2)
         monkeypatch.setattr(child, "_STOP_SECONDS", 0.2)
+        monkeypatch.setattr(status, "_GREETING_SECONDS", 0.2)
         settings = settings_in(tmp_path / "state")
         with orphan(settings.state_dir) as (pid, _):
             await freeze(pid)
@@ -232,9 +233,9 @@ class TestAdoption:
         async with EmbeddedServer(settings):
             pass
         with running(["sleep", "60"]) as stranger:
-            status = json.loads(settings.status_file.read_bytes())
-            status |= {"pid": stranger.pid, "start_ticks": start_ticks(stranger.pid)}
-            settings.status_file.write_text(json.dumps(status))
+            known = json.loads(settings.status_file.read_bytes())
+            known |= {"pid": stranger.pid, "start_ticks": start_ticks(stranger.pid)}
+            settings.status_file.write_text(json.dumps(known))
             async with EmbeddedServer(settings):
                 pass
 

@@ -11,6 +11,7 @@ from tests.events.helpers import freeze, open_writer, settings_in
 
 from claimlet.events.errors import LogSetupError, ServerUnavailableError
 from claimlet.events.jetstream.connection import Connection
+from claimlet.events.server import status
 from claimlet.events.server.locks import hold
 from claimlet.events.server.process import EmbeddedServer
 from claimlet.events.server.reading import reading_server
@@ -51,9 +52,10 @@ class TestReadingServer:
         assert not (tmp_path / "nothing").exists()
 
     async def test_says_that_the_server_does_not_answer(
-        self, server: EmbeddedServer, tmp_path: Path
+        self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Locked and silent: exit code 4, and the store is left alone."""
+        monkeypatch.setattr(status, "_GREETING_SECONDS", 0.2)
         await freeze(server.pid)
         try:
             with pytest.raises(ServerUnavailableError, match="does not answer") as caught:
