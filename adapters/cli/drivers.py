@@ -42,17 +42,20 @@ class _Hold(msgspec.Struct, frozen=True, kw_only=True):
 @output_option("table", "wide", "json", "jsonl", "yaml", "name")
 @pass_invocation
 def list_(invocation: Invocation, output: Output) -> None:
-    """List the drivers that are registered, newest instance last."""
+    """List the drivers that are registered, newest instance last, and those that are missed."""
     state = read_state(invocation)
     now = datetime.now(UTC)
     columns: tuple[Column[DriverRow], ...] = (
         Column("DRIVER", lambda d: d.driver),
         Column("API", lambda d: d.api),
-        Column("STATE", lambda d: "connected" if d.is_connected else "unknown", status=True),
+        Column("STATE", lambda d: d.state, status=True),
         Column("CLAIMS", lambda d: len(_holds(state, d.driver))),
+        Column("FAILING", lambda d: d.failing_claims),
         Column("UPTIME", lambda d: age_since(d.since, now=now)),
         Column("ENDPOINT", lambda d: d.endpoint),
         Column("INSTANCE", lambda d: d.instance, wide=True),
+        Column("WAIVED", lambda d: d.waived_debts, wide=True),
+        Column("LAST-ERROR", lambda d: d.last_error, wide=True),
     )
     output.items(
         state.drivers,

@@ -151,14 +151,20 @@ class PodRow(_Message, frozen=True):
 
 
 class DriverRow(_Message, frozen=True):
-    """An instance of a driver."""
+    """An instance of a driver, or a driver that claims name and that is not there."""
 
     driver: str
     instance: str
     endpoint: str
     api: str
     since: str
-    is_connected: bool
+    #: connected, registered (according to the log, where no service runs), gone.
+    state: str
+    #: How many claims it fails with one text, and that text.
+    failing_claims: int
+    last_error: str
+    #: Debts that were given up while it was away.
+    waived_debts: int
 
 
 class WaiverRow(_Message, frozen=True):

@@ -7,9 +7,12 @@ which drivers are connected now.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...engine.lifecycle import Phase
 from ...engine.node import Node
+from ...engine.streaks import streaks
 from ...engine.views import Live, claim_views, pod_state, pod_view
 from ...events.values import DriverName
 from ...events.world import World
@@ -105,15 +108,28 @@ def _pods(node: Node) -> list[PodRow]:
 
 
 def _drivers(node: Node, *, is_live: bool) -> list[DriverRow]:
+    """Return the instances that are registered, and the drivers that are owed to and are not."""
+    failing = streaks(node)
+    waived = Counter(waiver.driver for waiver in node.waivers.values())
     return [
         DriverRow(
-            driver=i.driver,
-            instance=i.instance,
-            endpoint=i.endpoint,
-            api=i.api,
-            since=i.time,
-            is_connected=is_live,
+            driver=driver,
+            instance=found.instance if found else "",
+            endpoint=found.endpoint if found else "",
+            api=found.api if found else "",
+            since=found.time if found else "",
+            state="gone" if found is None else "connected" if is_live else "registered",
+            failing_claims=failing[driver].claims if driver in failing else 0,
+            last_error=failing[driver].text if driver in failing else "",
+            waived_debts=waived[driver],
         )
-        for instances in sorted(node.drivers.items())
-        for i in instances[1]
+        for driver in sorted({*node.drivers, *_named(node)})
+        for found in node.drivers.get(driver, (None,))
     ]
+
+
+def _named(node: Node) -> set[DriverName]:
+    """Return the drivers that claims which are not over, or waived debts, name."""
+    ended = (Phase.GENERATED, Phase.UNPREPARED)
+    held = {d for c in node.claims.values() if c.phase not in ended for d in c.prepare_drivers}
+    return held | {waiver.driver for waiver in node.waivers.values()}
