@@ -1,35 +1,36 @@
 """
 Drivers that come and go all the time, kept from flooding the log (design.md rule 16).
 
-A driver that went more than a few times within an hour is recorded as registered only after it has
-stayed for a while: 2 s, doubling up to 5 minutes.  Until then its pods wait, with that reason.
+A driver may register many times in a row, as a rollout or a test does; who goes on like that is
+recorded as registered a few times an hour only, and must stay until its turn.  Until then its pods
+wait, with that reason.  A driver that comes and goes for a month costs fewer than 12,000 facts.
 """
 
 from __future__ import annotations
-
-from collections import deque
 
 from ...events.values import DriverName
 
 __all__ = ["Flaps"]
 
-_WINDOW_SECONDS = 3600.0
-_FREE = 10
-_DELAY_SECONDS_MAX = 300.0
+#: So many registrations in a row are recorded at once …
+_BURST = 64
+#: … and after that one in each of these spans.
+_INTERVAL_SECONDS = 450.0
 
 
 class Flaps:
-    """When each driver went, within the last hour."""
+    """How much of its share of the log each driver has used."""
 
     def __init__(self) -> None:
-        self._gone: dict[DriverName, deque[float]] = {}
-
-    def add(self, driver: DriverName, now: float) -> None:
-        """Note that an instance of *driver* went."""
-        self._gone.setdefault(driver, deque(maxlen=64)).append(now)
+        #: driver → when its share is whole again.
+        self._whole_at: dict[DriverName, float] = {}
 
     def delay_seconds(self, driver: DriverName, now: float) -> float:
         """Return how long *driver* must stay before its registration is recorded."""
-        recent = sum(1 for moment in self._gone.get(driver, ()) if now - moment < _WINDOW_SECONDS)
-        over = recent - _FREE
-        return float(min(2.0**over, _DELAY_SECONDS_MAX)) if over > 0 else 0.0
+        used = self._whole_at.get(driver, now) - now
+        return max(0.0, used - (_BURST - 1) * _INTERVAL_SECONDS)
+
+    def add(self, driver: DriverName, now: float) -> None:
+        """Note that a registration of *driver* is recorded."""
+        whole_at = max(self._whole_at.get(driver, now), now)
+        self._whole_at[driver] = whole_at + _INTERVAL_SECONDS

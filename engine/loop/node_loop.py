@@ -311,26 +311,29 @@ class NodeLoop:
         if self._is_draining:
             return
         self._instances.add(instance.instance)
-        delay = self._flaps.delay_seconds(instance.driver, self._world.monotonic())
-        self._world.spawn(self._register(instance, delay), name=f"register {instance.driver}")
+        self._world.spawn(self._register(instance), name=f"register {instance.driver}")
 
     def gone(self, driver: DriverName, instance: str, reason: str) -> None:
         """Record that the instance does not answer any more."""
         if self._is_draining:
             return
         self._instances.discard(instance)
-        self._flaps.add(driver, self._world.monotonic())
         self._world.spawn(self._unregister(driver, instance, reason), name=f"gone {driver}")
 
-    async def _register(self, instance: DriverInstance, delay_seconds: float) -> None:
-        if delay_seconds:
-            await self._world.sleep(delay_seconds)
+    async def _register(self, instance: DriverInstance) -> None:
+        driver, flaps = instance.driver, self._flaps
+        while delay := flaps.delay_seconds(driver, self._world.monotonic()):
+            await self._world.sleep(delay)
+            if instance.instance not in self._instances:
+                return
 
         def decide() -> list[Draft]:
-            if instance.instance not in self._instances:
+            known = {i.instance for i in self.node.drivers.get(driver, ())}
+            if instance.instance in known or instance.instance not in self._instances:
                 return []
+            flaps.add(driver, self._world.monotonic())
             fact = f.DriverRegistered(
-                driver=instance.driver,
+                driver=driver,
                 instance=instance.instance,
                 endpoint=instance.endpoint,
                 api=instance.api,
@@ -338,8 +341,8 @@ class NodeLoop:
             )
             return [Draft(fact=fact)]
 
-        self._caller.make_due(instance.driver)
-        await self._appender.persist({f"driver:{instance.driver}"}, decide)
+        self._caller.make_due(driver)
+        await self._appender.persist({f"driver:{driver}"}, decide)
 
     async def _unregister(self, driver: DriverName, instance: str, reason: str) -> None:
         def decide() -> list[Draft]:

@@ -8,6 +8,7 @@ storage and the drivers outlive `kill` and `restart`, as they would.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
@@ -101,6 +102,8 @@ def pod(
 class _Drivers:
     def __init__(self, drivers: dict[str, FakeDriver]) -> None:
         self._drivers = drivers
+        #: How often each has registered: every registration is another instance.
+        self.arrivals: Counter[str] = Counter()
 
     def find(self, driver: DriverName) -> DriverInstance | None:
         """Return the driver if it is there."""
@@ -108,7 +111,10 @@ class _Drivers:
         if found is None:
             return None
         return DriverInstance(
-            driver=driver, instance=f"{driver}-1", endpoint=f"/{driver}.sock", adapter=found
+            driver=driver,
+            instance=f"{driver}-{self.arrivals[driver]}",
+            endpoint=f"/{driver}.sock",
+            adapter=found,
         )
 
 
@@ -130,6 +136,7 @@ class Rig:
         for driver in self.all_drivers.values():
             driver.watch = self.intents.watch
         self.drivers = dict(self.all_drivers)
+        self._found = _Drivers(self.drivers)
         self.boot = "boot-1"
         self.starts = 0
         self.world: SimulatedWorld
@@ -152,7 +159,7 @@ class Rig:
             self.node,
             by,
             world=self.world,
-            drivers=_Drivers(self.drivers),
+            drivers=self._found,
             settings=self.settings,
         )
         self.storage.replay(self.loop.fold)
@@ -186,14 +193,16 @@ class Rig:
     def arrive(self, name: str) -> None:
         """Let driver *name* register."""
         self.drivers[name] = self.all_drivers[name]
-        instance = _Drivers(self.drivers).find(DriverName(name))
+        self._found.arrivals[name] += 1
+        instance = self._found.find(DriverName(name))
         assert instance is not None
         self.loop.registered(instance)
 
     def leave(self, name: str) -> None:
         """Let driver *name* go."""
         self.drivers.pop(name, None)
-        self.loop.gone(DriverName(name), f"{name}-1", "socket removed")
+        instance = f"{name}-{self._found.arrivals[name]}"
+        self.loop.gone(DriverName(name), instance, "socket removed")
 
     async def prepare(self, command: PreparePod, *, passes_seconds: float = 0.2) -> None:
         """Ask for a pod and let some time pass."""
