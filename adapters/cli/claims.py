@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from ...engine.errors import NotFoundError
-from .names import split_name
+from ...engine.errors import AmbiguousError, NotFoundError, UsageError
+from .names import Target, target_argument
 from .options import (
     Invocation,
     group,
@@ -25,7 +25,10 @@ from .times import age_since
 if TYPE_CHECKING:
     from ...engine.views import ClaimView
 
-__all__ = ["command"]
+__all__ = ["STATES", "command"]
+
+#: The states that people see (design.md section 2).
+STATES = ("generated", "bound", "prepared", "needs-reprepare-after-boot", "unprepared")
 
 
 @group("claims")
@@ -36,7 +39,7 @@ def command() -> None:
 @command.command("list")
 @namespace_options
 @click.option("--driver", help="Only claims with a device of this driver.")
-@click.option("--state", help="Only claims in this state.")
+@click.option("--state", type=click.Choice(STATES), help="Only claims in this state.")
 @click.option("--faults", is_flag=True, help="Only claims that something is wrong with.")
 @watch_option
 @output_option("table", "wide", "json", "jsonl", "yaml", "name")
@@ -57,57 +60,46 @@ def list_(
         return (
             (namespace is None or claim.namespace == namespace)
             and (driver is None or any(d.name == driver for d in claim.drivers))
-            and (state is None or state in (claim.state, claim.phase))
+            and (state is None or state == claim.state)
             and (not faults or _has_fault(claim))
         )
 
-    _show(invocation, output, wanted, repaint=watch)
+    if watch and output.format in ("json", "yaml"):
+        raise UsageError("--watch has no end, and a document has one", hint="-o jsonl")
+    if watch:
+        _watch(invocation, output, wanted)
+    else:
+        _write([claim for claim in read_state(invocation).claims if wanted(claim)], output)
 
 
 @command.command("watch")
 @namespace_options
-@output_option("table", "wide", "jsonl")
+@output_option("table", "wide", "jsonl", "name")
 @pass_invocation
 def watch_(invocation: Invocation, output: Output, *, namespace: str | None) -> None:
-    """Show the claims again whenever one of them changes."""
-    _show(
-        invocation,
-        output,
-        lambda claim: namespace is None or claim.namespace == namespace,
-        repaint=True,
-    )
+    """Show the claims again whenever one of them changes; as jsonl, those that changed."""
+    _watch(invocation, output, lambda claim: namespace is None or claim.namespace == namespace)
 
 
-def _show(
-    invocation: Invocation,
-    output: Output,
-    wanted: Callable[[ClaimView], bool],
-    *,
-    repaint: bool,
-) -> None:
-    def write() -> None:
-        claims = [claim for claim in read_state(invocation).claims if wanted(claim)]
-        output.items(claims, _columns(), kind="ClaimList", name=_label, empty="no claims")
+def _watch(invocation: Invocation, output: Output, wanted: Callable[[ClaimView], bool]) -> None:
+    from .watching import Painter, watch_state
 
-    if not repaint:
-        write()
-        return
-    from .watching import repainted
+    is_screen = output.format in ("table", "wide")
+    painter = Painter(lambda claims: _write(claims, output), is_screen=is_screen)
+    watch_state(invocation, lambda state: painter.paint([c for c in state.claims if wanted(c)]))
 
-    repainted(invocation, write, is_screen=output.format in ("table", "wide"))
+
+def _write(claims: Sequence[ClaimView], output: Output) -> None:
+    output.items(claims, _columns(), kind="ClaimList", name=_label, empty="no claims")
 
 
 @command.command("get")
-@click.argument("name", metavar="NS/NAME")
-@click.option("-n", "--namespace", metavar="NS", help="The namespace of a bare NAME.")
-@click.option("--uid", default="", help="The claim's UID, where the name means several.")
+@target_argument("claim")
 @output_option("table", "wide", "json", "yaml", "name")
 @pass_invocation
-def get(
-    invocation: Invocation, output: Output, *, name: str, namespace: str | None, uid: str
-) -> None:
+def get(invocation: Invocation, output: Output, *, target: Target) -> None:
     """Show one claim as a row, or whole as json."""
-    claim = _find(invocation, name, namespace, uid=uid)
+    claim = _find(invocation, target)
     if output.format in ("table", "wide"):
         click.echo(output.table([claim], _columns()), nl=False)
     else:
@@ -115,31 +107,24 @@ def get(
 
 
 @command.command("describe")
-@click.argument("name", metavar="NS/NAME")
-@click.option("-n", "--namespace", metavar="NS", help="The namespace of a bare NAME.")
-@click.option("--uid", default="", help="The claim's UID, where the name means several.")
+@target_argument("claim")
 @pass_invocation
-def describe(invocation: Invocation, *, name: str, namespace: str | None, uid: str) -> None:
+def describe(invocation: Invocation, *, target: Target) -> None:
     """Show all about one claim, for people."""
-    claim = _find(invocation, name, namespace, uid=uid)
+    claim = _find(invocation, target)
     click.echo("\n".join(_description(claim)))
 
 
 @command.command("reprepare")
-@click.argument("name", metavar="NS/NAME")
-@click.option("-n", "--namespace", metavar="NS", help="The namespace of a bare NAME.")
-@click.option("--uid", default="", help="The claim's UID, where the name means several.")
+@target_argument("claim")
 @output_option("table", "json", "yaml", "name")
 @pass_invocation
-def reprepare(
-    invocation: Invocation, output: Output, *, name: str, namespace: str | None, uid: str
-) -> None:
+def reprepare(invocation: Invocation, output: Output, *, target: Target) -> None:
     """Have the drivers of a claim asked again, as after a boot."""
     from ...engine.views import ClaimView
     from ..control.protocol import ObjectRequest
 
-    where, claim_name = split_name(name, namespace)
-    request = ObjectRequest(namespace=where, name=claim_name, uid=uid)
+    request = ObjectRequest(namespace=target.namespace, name=target.name, uid=target.uid)
     claim = ask(invocation, "reprepare", ClaimView, request=request)
     if output.format == "table":
         click.echo(f"claim {_label(claim)} is prepared again")
@@ -147,27 +132,24 @@ def reprepare(
         output.one(claim, str, name=_label)
 
 
-def _find(invocation: Invocation, name: str, namespace: str | None, *, uid: str) -> ClaimView:
+def _find(invocation: Invocation, target: Target) -> ClaimView:
     """Return the claim that the name means: the open one, else the newest."""
-    from ...engine.errors import AmbiguousError
-
-    where, claim_name = split_name(name, namespace)
     claims = [
         claim
         for claim in read_state(invocation).claims
-        if (claim.namespace, claim.name) == (where, claim_name) and uid in ("", claim.uid)
+        if (claim.namespace, claim.name) == (target.namespace, target.name)
+        and target.uid in ("", claim.uid)
     ]
     if not claims:
+        uid = f" with UID {target.uid}" if target.uid else ""
         raise NotFoundError(
-            f"there is no claim {where}/{claim_name} on this node",
-            hint=f"claimlet history claim {where}/{claim_name} shows what was",
+            f"there is no claim {target}{uid} on this node",
+            hint=f"claimlet history claim {target} shows what was",
         )
     still_open = [c for c in claims if c.phase not in ("unprepared", "generated")]
     if len(still_open) > 1:
         rows = ", ".join(f"{claim.uid} ({claim.phase})" for claim in still_open)
-        raise AmbiguousError(
-            f"{where}/{claim_name} means several claims: {rows}", hint="--uid chooses one"
-        )
+        raise AmbiguousError(f"{target} means several claims: {rows}", hint="--uid chooses one")
     return still_open[0] if still_open else max(claims, key=lambda claim: claim.sequence)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from ...engine.errors import NotFoundError
-from .names import split_name
+from ...engine.errors import NotFoundError, UsageError
+from ..service.points import Point
+from .names import Target, target_argument
 from .options import (
     Invocation,
     group,
@@ -19,13 +22,15 @@ from .options import (
     watch_option,
 )
 from .output import Column, Output
-from .times import Point
 
 if TYPE_CHECKING:
     from ...events.record import Record
+    from ..service.history import History
 
 __all__ = ["command"]
 
+#: How many rows before it a row that is added later lines up with.
+_ALIGNED_ROWS = 100
 _FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 
 
@@ -34,121 +39,71 @@ def command() -> None:
     """Show what happened to a claim, a pod or the node."""
 
 
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a history is wanted, and how."""
+
+    since: Point | None
+    until: Point | None
+    reverse: bool
+    watch: bool
+    output: Output
+
+
+def _history_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what all histories have; the command gets `wanted: _Wanted`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **values: Any) -> Any:
+        wanted = {name: values.pop(name) for name in _Wanted.__struct_fields__}
+        return function(*args, wanted=_checked(_Wanted(**wanted)), **values)
+
+    reverse = click.option("--reverse", is_flag=True, help="Newest first.")
+    return reverse(time_options(watch_option(output_option(*_FORMATS)(call))))
+
+
+def _checked(wanted: _Wanted) -> _Wanted:
+    if wanted.watch and (wanted.reverse or wanted.until is not None):
+        raise UsageError("--watch shows what is to come: no --reverse, no --until")
+    if wanted.watch and wanted.output.format in ("json", "yaml"):
+        raise UsageError("--watch has no end, and a document has one", hint="-o jsonl")
+    return wanted
+
+
 @command.command("claim")
-@click.argument("name", metavar="NS/NAME")
-@click.option("-n", "--namespace", metavar="NS", help="The namespace of a bare NAME.")
-@click.option("--uid", default="", help="The claim's UID, where the name means several.")
-@click.option("--reverse", is_flag=True, help="Newest first.")
-@time_options
-@watch_option
-@output_option(*_FORMATS)
+@target_argument("claim")
+@_history_options
 @pass_invocation
-def claim(
-    invocation: Invocation,
-    output: Output,
-    *,
-    name: str,
-    namespace: str | None,
-    uid: str,
-    reverse: bool,
-    since: Point | None,
-    until: Point | None,
-    watch: bool,
-) -> None:
+def claim(invocation: Invocation, *, target: Target, wanted: _Wanted) -> None:
     """Show every fact about a claim, also long after it is gone."""
     from ..service.history import ClaimHistory
 
-    where, claim_name = split_name(name, namespace)
-    _show(
-        invocation,
-        output,
-        ClaimHistory(where, claim_name, uid=uid),
-        missing=f"the log knows no claim {where}/{claim_name}",
-        since=since,
-        until=until,
-        reverse=reverse,
-        watch=watch,
-    )
+    history = ClaimHistory(target.namespace, target.name, uid=target.uid)
+    _show(invocation, history, wanted, missing=f"the log knows no claim {target}")
 
 
 @command.command("pod")
-@click.argument("name", metavar="NS/NAME")
-@click.option("-n", "--namespace", metavar="NS", help="The namespace of a bare NAME.")
-@click.option("--uid", default="", help="The pod's UID, where the name means several.")
-@click.option("--reverse", is_flag=True, help="Newest first.")
-@time_options
-@watch_option
-@output_option(*_FORMATS)
+@target_argument("pod")
+@_history_options
 @pass_invocation
-def pod(
-    invocation: Invocation,
-    output: Output,
-    *,
-    name: str,
-    namespace: str | None,
-    uid: str,
-    reverse: bool,
-    since: Point | None,
-    until: Point | None,
-    watch: bool,
-) -> None:
+def pod(invocation: Invocation, *, target: Target, wanted: _Wanted) -> None:
     """Show every fact about a pod, and about its claims while it held them."""
     from ..service.history import PodHistory
 
-    where, pod_name = split_name(name, namespace)
-    _show(
-        invocation,
-        output,
-        PodHistory(where, pod_name, uid=uid),
-        missing=f"the log knows no pod {where}/{pod_name}",
-        since=since,
-        until=until,
-        reverse=reverse,
-        watch=watch,
-    )
+    history = PodHistory(target.namespace, target.name, uid=target.uid)
+    _show(invocation, history, wanted, missing=f"the log knows no pod {target}")
 
 
 @command.command("node")
-@click.option("--reverse", is_flag=True, help="Newest first.")
-@time_options
-@watch_option
-@output_option(*_FORMATS)
+@_history_options
 @pass_invocation
-def node(
-    invocation: Invocation,
-    output: Output,
-    *,
-    reverse: bool,
-    since: Point | None,
-    until: Point | None,
-    watch: bool,
-) -> None:
+def node(invocation: Invocation, *, wanted: _Wanted) -> None:
     """Show every fact of the node."""
     from ..service.history import NodeHistory
 
-    _show(
-        invocation,
-        output,
-        NodeHistory(),
-        missing="the log holds nothing",
-        since=since,
-        until=until,
-        reverse=reverse,
-        watch=watch,
-    )
+    _show(invocation, NodeHistory(), wanted, missing="the log holds nothing")
 
 
-def _show(
-    invocation: Invocation,
-    output: Output,
-    history: Any,
-    *,
-    missing: str,
-    since: Point | None,
-    until: Point | None,
-    reverse: bool,
-    watch: bool,
-) -> None:
+def _show(invocation: Invocation, history: History, wanted: _Wanted, *, missing: str) -> None:
     from ..service.history import between
     from ..service.reading import follow_log, records_of_log
 
@@ -157,43 +112,38 @@ def _show(
     chosen = history.select(records)
     if not chosen:
         raise NotFoundError(missing, hint="claimlet history node shows everything")
-    shown = between(chosen, records, since=since, until=until)
-    _write(list(reversed(shown)) if reverse else shown, output)
-    if watch:
-        last = records[-1].sequence if records else 0
-        asyncio.run(
-            follow_log(settings, from_sequence=last + 1, received=_tail(history, records, output))
-        )
+    shown = between(chosen, records, since=wanted.since, until=wanted.until)
+    _write(list(reversed(shown)) if wanted.reverse else shown, wanted.output)
+    if wanted.watch:
 
+        def received(record: Record) -> None:
+            records.append(record)
+            if any(r.sequence == record.sequence for r in history.select(records)):
+                shown.append(record)
+                _write_last(shown, wanted.output)
 
-def _tail(history: Any, records: list[Record], output: Output) -> Callable[[Record], None]:
-    """Return what writes each further record that belongs to *history*."""
-
-    def received(record: Record) -> None:
-        records.append(record)
-        if any(r.sequence == record.sequence for r in history.select(records)):
-            _write_one(record, output)
-
-    return received
+        after = records[-1].sequence + 1
+        asyncio.run(follow_log(settings, from_sequence=after, received=received))
 
 
 def _write(records: list[Record], output: Output) -> None:
     if output.format in ("table", "wide"):
-        click.echo(output.table(records, _COLUMNS), nl=False)
+        output.items(records, _COLUMNS, kind="FactList", empty="nothing in that time")
         return
     from ..service.history import as_document
 
     output.items([as_document(record) for record in records], (), kind="FactList")
 
 
-def _write_one(record: Record, output: Output) -> None:
-    from ..service.history import as_document, detail
-
+def _write_last(records: list[Record], output: Output) -> None:
+    """Write the last of *records*; in a table, under the columns of those before it."""
     if output.format in ("table", "wide"):
-        cells = (record.sequence, record.time, record.word, _subject(record), detail(record))
-        click.echo("   ".join(str(cell) for cell in cells))
-    else:
-        output.document(as_document(record))
+        text = output.table(records[-_ALIGNED_ROWS:], _COLUMNS).splitlines()[-1]
+        click.echo(text, color=output.colour)
+        return
+    from ..service.history import as_document
+
+    output.document(as_document(records[-1]))
 
 
 def _subject(record: Record) -> str:

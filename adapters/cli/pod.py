@@ -13,7 +13,7 @@ import msgspec
 
 from ...engine.errors import NotFoundError, NotReadyError, RefusedError, UsageError
 from .errors import TimedOutError
-from .names import split_name
+from .names import Target, split_name, target_argument
 from .options import DurationType, Invocation, group, output_option, pass_invocation
 from .output import Column, Output, draw_table
 from .service import ordered, read_state
@@ -154,9 +154,7 @@ async def _withdraw(client: ControlClient, documents: list[dict[str, Any]]) -> N
 
 
 @command.command("unprepare")
-@click.argument("name", metavar="NS/NAME")
-@click.option("-n", "--namespace", metavar="NS", help="The namespace of a bare NAME.")
-@click.option("--uid", default="", help="The pod's UID, where the name means several.")
+@target_argument("pod")
 @click.option("--reason", default="deleted", show_default=True, help="Why the pod is gone.")
 @click.option("--wait", is_flag=True, help="Return when every claim is unprepared.")
 @click.option(
@@ -168,9 +166,7 @@ def unprepare(
     invocation: Invocation,
     output: Output,
     *,
-    name: str,
-    namespace: str | None,
-    uid: str,
+    target: Target,
     reason: str,
     wait: bool,
     timeout: float,
@@ -180,17 +176,18 @@ def unprepare(
 
     Its containers must have ended; unprepare takes the devices from under them.
     """
-    where, pod_name = split_name(name, namespace)
+    from ..control.protocol import TeardownRequest
+
+    request = TeardownRequest(
+        namespace=target.namespace, name=target.name, uid=target.uid, reason=reason
+    )
 
     async def order(client: ControlClient) -> PodClaims:
-        from ..control.protocol import TeardownRequest
-
-        request = TeardownRequest(namespace=where, name=pod_name, uid=uid, reason=reason)
         return await _unprepare(client, request, patience_seconds=timeout if wait else 0.0)
 
     pod = ordered(invocation, order)
     if pod.state == "unknown":
-        click.echo(f"note: pod {where}/{pod_name} is not known here: nothing to do", err=True)
+        click.echo(f"note: pod {target} is not known here: nothing to do", err=True)
     _print([pod], output)
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from ..control.client import ControlClient
     from ..control.protocol import StateReply
 
-__all__ = ["ask", "ordered", "read_state"]
+__all__ = ["NOT_LIVE", "ask", "ordered", "read_state", "service_client"]
+
+#: Said where a question is answered without a service.
+NOT_LIVE = "note: no service answers; this is what the log says"
 
 T = TypeVar("T")
 
@@ -35,7 +38,7 @@ def ordered(invocation: Invocation, order: Callable[[ControlClient], Awaitable[T
     """
 
     async def run() -> T:
-        async with _client(invocation) as client:
+        async with service_client(invocation) as client:
             return await order(client)
 
     return asyncio.run(run())
@@ -63,14 +66,20 @@ def read_state(invocation: Invocation) -> StateReply:
     try:
         return ask(invocation, "state", StateReply)
     except NotReadyError:
-        click.echo("note: no service answers; this is what the log says", err=True)
+        click.echo(NOT_LIVE, err=True)
     from ..service.reading import state_from_log
 
     return asyncio.run(state_from_log(invocation.settings))
 
 
 @asynccontextmanager
-async def _client(invocation: Invocation) -> AsyncIterator[ControlClient]:
+async def service_client(invocation: Invocation) -> AsyncIterator[ControlClient]:
+    """
+    Connect to the running service.
+
+    Raises:
+        NotReadyError: There is none.
+    """
     from ..control.client import connect_control
     from ..service.reading import control_address
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ...engine.errors import UsageError
-from .names import split_name
+from .names import Target, target_argument
 from .options import Invocation, group, output_option, pass_invocation
 from .output import Output
 from .service import ask
@@ -19,11 +19,9 @@ def command() -> None:
 
 
 @command.command("waive")
-@click.argument("name", metavar="NS/NAME")
-@click.option("-n", "--namespace", metavar="NS", help="The namespace of a bare NAME.")
+@target_argument("claim")
 @click.option("--driver", required=True, help="The driver whose debt is given up.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
-@click.option("--uid", default="", help="The claim's UID, where the name means several.")
 @click.option("--settled", is_flag=True, help="Take a waived debt off the node's list.")
 @output_option("table", "json", "yaml")
 @pass_invocation
@@ -31,11 +29,9 @@ def waive(
     invocation: Invocation,
     output: Output,
     *,
-    name: str,
-    namespace: str | None,
+    target: Target,
     driver: str,
     reason: str,
-    uid: str,
     settled: bool,
 ) -> None:
     """
@@ -49,11 +45,16 @@ def waive(
 
     if not reason.strip() and not settled:
         raise UsageError("a waiver needs a reason", hint="--reason TEXT")
-    where, claim = split_name(name, namespace)
-    request = WaiveRequest(namespace=where, name=claim, driver=driver, reason=reason, uid=uid)
+    request = WaiveRequest(
+        namespace=target.namespace,
+        name=target.name,
+        driver=driver,
+        reason=reason,
+        uid=target.uid,
+    )
     if settled:
         count = ask(invocation, "settle", Count, request=request)
-        output.one(count, lambda: f"the debt of {driver} for {where}/{claim} is settled")
+        output.one(count, lambda: f"the debt of {driver} for {target} is settled")
     else:
         view = ask(invocation, "waive", ClaimView, request=request)
-        output.one(view, lambda: f"the debt of {driver} for {where}/{claim} is waived")
+        output.one(view, lambda: f"the debt of {driver} for {target} is waived")

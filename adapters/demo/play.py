@@ -18,7 +18,7 @@ from ...events.facts import DriverFailed
 from ..control.protocol import PodClaims, PrepareRequest, StateReply, TeardownRequest
 from ..control.state import of_node
 from ..kubernetes.documents import parse_documents
-from .stage import DRIVER, DemoError, Stage
+from .stage import DRIVER, DemoError, Stage, registered
 from .timeline import Timeline, read_timeline, trail
 
 __all__ = ["Play"]
@@ -162,7 +162,8 @@ class Play:
         stage.start_service()
         await stage.service_answers()
         state = await stage.state()
-        _check(not state.drivers, f"no driver should be back yet, but {state.drivers}")
+        back = registered(state)
+        _check(not back, f"no driver should be back yet, but {back}")
         claim = _claim(state, "tts-0-gpu")
         _check(
             claim.state == "needs-reprepare-after-boot",

@@ -34,7 +34,7 @@ from ..control.protocol import Hello, StateReply
 from ..service.addresses import server_settings
 from ..service.reading import control_address, records_of_log
 
-__all__ = ["DRIVER", "DemoError", "Stage", "demo_directory", "uninterrupted"]
+__all__ = ["DRIVER", "DemoError", "Stage", "demo_directory", "registered", "uninterrupted"]
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ class Stage:
         """Wait until the service knows the driver."""
 
         async def known() -> bool:
-            return any(row.driver == DRIVER for row in (await self.state()).drivers)
+            return DRIVER in registered(await self.state())
 
         await self._until(known, f"driver {DRIVER} is registered", self._driver)
 
@@ -279,6 +279,11 @@ def _settings(directory: Path, boot_id_file: Path, nats_server: Path) -> Setting
         "log.nats_server": nats_server,
     }
     return load_settings(flags=flags, environ={}, file=DEFAULTS_FILE).settings
+
+
+def registered(state: StateReply) -> set[str]:
+    """Return the drivers that have an instance here."""
+    return {row.driver for row in state.drivers if row.instance}
 
 
 def _kill(process: subprocess.Popen[bytes] | None) -> None:

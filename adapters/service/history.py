@@ -9,19 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from ...engine.errors import AmbiguousError, UsageError
 from ...events import facts as f
 from ...events.record import Record
+from ...events.values import PodRef
 from .points import BootPoint, Point, SequencePoint
 
-__all__ = ["ClaimHistory", "NodeHistory", "PodHistory", "as_document", "between", "detail"]
+__all__ = [
+    "ClaimHistory",
+    "History",
+    "NodeHistory",
+    "PodHistory",
+    "as_document",
+    "between",
+    "detail",
+]
 
-#: Facts after which a claim, or a pod, is not open any more.
+#: Facts after which a claim is not open any more.
 _CLAIM_ENDS = frozenset({"unprepared", "deleted", "retired", "deallocated"})
+#: Facts that may come at any time and open nothing.
+_ASIDE = frozenset({"anomaly_found", "object_lost"})
+
+
+class History(Protocol):
+    """Which records belong to something."""
+
+    def select(self, records: Sequence[Record]) -> list[Record]:
+        """
+        Return those of *records* that belong to it.
+
+        Raises:
+            AmbiguousError: Its name means several open objects.
+        """
+        ...
 
 
 class ClaimHistory:
@@ -43,7 +67,7 @@ class ClaimHistory:
             claim = record.claim
             if claim and (claim.namespace, claim.name) == self._name:
                 found.setdefault(claim.uid, []).append(record)
-        still_open = [uid for uid, rows in found.items() if rows[-1].word not in _CLAIM_ENDS]
+        still_open = [uid for uid, rows in found.items() if _is_open(rows)]
         return _chosen(found, still_open, uid=self._uid, name="/".join(self._name))
 
 
@@ -83,29 +107,61 @@ class NodeHistory:
         return list(records)
 
 
-def _pod_of(record: Record) -> Any:
+def _pod_of(record: Record) -> PodRef | None:
     fact = record.fact
     return fact.pod if isinstance(fact, f.Bound | f.ConsumerJoined) else record.pod
 
 
+def _is_open(rows: Sequence[Record]) -> bool:
+    last = next((row.word for row in reversed(rows) if row.word not in _ASIDE), "")
+    return last not in _CLAIM_ENDS
+
+
 def _with_claims(records: Sequence[Record], own: list[Record], pod_uid: str) -> list[Record]:
-    """Return *own* and the facts about each claim while the pod held it."""
+    """Return *own* and the facts about each claim while the pod held it, or had it unprepared."""
     chosen = {record.sequence for record in own}
-    held: set[str] = set()
+    holdings: dict[str, _Holding] = {}
     for record in records:
-        claim, fact = record.claim, record.fact
-        if claim is None:
-            continue
-        pod = _pod_of(record)
-        if pod is not None and pod.uid == pod_uid:
-            held.add(claim.uid)
-        if claim.uid not in held:
-            continue
-        chosen.add(record.sequence)
-        is_last = isinstance(fact, f.ConsumerLeft) and fact.pod_uid != pod_uid
-        if record.word in _CLAIM_ENDS and not is_last:
-            held.discard(claim.uid)
+        if record.claim is not None:
+            holding = holdings.setdefault(record.claim.uid, _Holding(pod_uid))
+            chosen.update(holding.take(record))
     return [record for record in records if record.sequence in chosen]
+
+
+class _Holding:
+    """Whether a pod holds one claim, followed through the claim's facts."""
+
+    def __init__(self, pod_uid: str) -> None:
+        self._pod_uid = pod_uid
+        self._consumers: set[str] = set()
+        self._generated: list[int] = []
+        #: The pod was the last consumer: the unprepare is its own.
+        self._is_released = False
+
+    def take(self, record: Record) -> list[int]:
+        """Take in the claim's next fact and return the sequences that belong to the pod with it."""
+        before: list[int] = []
+        match record.fact:
+            case f.Generated():
+                self._generated = [record.sequence]
+            case f.Bound(pod=pod):
+                self._consumers = {pod.uid}
+                self._is_released = False
+                before, self._generated = self._generated, []
+            case f.ConsumerJoined(pod=pod):
+                self._consumers.add(pod.uid)
+                self._is_released = False
+            case f.Restored(consumers=pods):
+                self._consumers = {pod.uid for pod in pods}
+        if self._pod_uid not in self._consumers and not self._is_released:
+            return []
+        if isinstance(record.fact, f.ConsumerLeft):
+            self._consumers.discard(record.fact.pod_uid)
+            self._is_released = record.fact.pod_uid == self._pod_uid and not self._consumers
+        elif record.word in _CLAIM_ENDS:
+            self._consumers.clear()
+            self._is_released = False
+        return [*before, record.sequence]
 
 
 def _chosen(
@@ -205,7 +261,8 @@ def detail(record: Record) -> str:
         case f.DriverFailed():
             return f"{fact.driver} {fact.outcome} (attempt {fact.attempts}): {fact.text}"
         case f.PrepareRequested():
-            return f"by {fact.source}, {len(fact.claims)} claims"
+            claims = "1 claim" if len(fact.claims) == 1 else f"{len(fact.claims)} claims"
+            return f"by {fact.source}, {claims}"
         case f.PrepareRefused():
             return "; ".join(fact.reasons)
     return _plain_detail(fact)

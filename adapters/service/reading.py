@@ -6,6 +6,7 @@ A replay here is the same fold as the service's (rule R12); private facts stay c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
@@ -13,14 +14,14 @@ from ...config.settings import Settings
 from ...engine.errors import NotReadyError
 from ...engine.node import Node
 from ...events.address import ServerAddress
-from ...events.errors import LogSetupError
+from ...events.errors import LogSetupError, LogUnavailableError
 from ...events.jetstream.connection import Connection
 from ...events.jetstream.public import PublicReader
 from ...events.record import Record
 from ...events.server import keys
 from ...events.server.process import address_of
 from ...events.server.reading import reading_server
-from ...events.server.status import read_status
+from ...events.server.status import greet, read_status
 from ..control.protocol import StateReply
 from ..control.state import of_node
 from ..world import RealWorld
@@ -28,6 +29,9 @@ from .addresses import external_address, server_settings
 from .policy import policy_of
 
 __all__ = ["control_address", "follow_log", "records_of_log", "state_from_log"]
+
+#: How often a server that is away is looked for.
+_LOOK_SECONDS = 0.5
 
 
 async def control_address(settings: Settings) -> ServerAddress:
@@ -79,27 +83,56 @@ async def follow_log(
     """
     Call *received* with each record from *from_sequence* on, as it is stored, until cancelled.
 
+    It goes on when the service is back: a server is waited for and never started, since whoever
+    starts one holds the log for as long as it runs.
+
     Raises:
-        ClaimletError: The log cannot be read.
+        ClaimletError: The log cannot be read, and waiting will not change that.
     """
-    async with (
-        _reader(settings, from_sequence=from_sequence) as reader,
-        aclosing(reader.follow()) as records,
-    ):
-        async for record in records:
-            received(record)
+    while True:
+        if address := await _running_server(settings):
+            try:
+                async with (
+                    _connected(settings, address, from_sequence=from_sequence) as reader,
+                    aclosing(reader.follow()) as records,
+                ):
+                    async for record in records:
+                        from_sequence = record.sequence + 1
+                        received(record)
+            except LogUnavailableError:
+                pass  # it is looked for again
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 @asynccontextmanager
-async def _reader(settings: Settings, *, from_sequence: int = 1) -> AsyncIterator[PublicReader]:
-    async with _address(settings) as address:
-        connection = await Connection.open(address, name="claimlet reader")
-        try:
-            yield PublicReader(
-                connection, settings.node, world=RealWorld(), from_sequence=from_sequence
-            )
-        finally:
-            await connection.close()
+async def _reader(settings: Settings) -> AsyncIterator[PublicReader]:
+    async with _address(settings) as address, _connected(settings, address) as reader:
+        yield reader
+
+
+@asynccontextmanager
+async def _connected(
+    settings: Settings, address: ServerAddress, *, from_sequence: int = 1
+) -> AsyncIterator[PublicReader]:
+    connection = await Connection.open(address, name="claimlet reader")
+    try:
+        yield PublicReader(
+            connection, settings.node, world=RealWorld(), from_sequence=from_sequence
+        )
+    finally:
+        await connection.close()
+
+
+async def _running_server(settings: Settings) -> ServerAddress | None:
+    """Return how to reach the log's server as the reader, if it runs."""
+    if settings.log.url:
+        return external_address(settings, keys.READER)
+    own = server_settings(settings)
+    status = read_status(own.status_file)
+    greeting = await greet(status.port) if status is not None and status.port else None
+    if status is None or greeting is None or greeting.server_name != own.server_name:
+        return None
+    return address_of(own, port=status.port, user=keys.READER)
 
 
 @asynccontextmanager

@@ -325,7 +325,8 @@ class DriverProcess(_Process):
         ]
 
     def _instances(self) -> set[str]:
-        return {d.instance for d in self._service.state().drivers if d.driver == self.name}
+        drivers = self._service.state().drivers
+        return {d.instance for d in drivers if d.driver == self.name and d.instance}
 
 
 def manifest(
