@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -164,7 +164,12 @@ class Connection:
         await _close(self.client)
 
     async def request(
-        self, subject: str, data: bytes = b"", *, timeout_seconds: float = _REQUEST_SECONDS
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        timeout_seconds: float = _REQUEST_SECONDS,
+        headers: dict[str, str] | None = None,
     ) -> Msg:
         """
         Return the answer to *data* on *subject*.
@@ -173,7 +178,9 @@ class Connection:
             LogUnavailableError: There is none.
         """
         try:
-            return await _heed(self.client.request(subject, data, timeout=timeout_seconds))
+            return await _heed(
+                self.client.request(subject, data, timeout=timeout_seconds, headers=headers)
+            )
         except _FAULTS as error:
             raise self._translate(error, f"no answer to {subject}") from error
 
@@ -214,17 +221,19 @@ class Connection:
         Raises:
             LogUnavailableError: There is no connection.
         """
+        client = self.client
         try:
             # Bounded by whoever asks for the messages, not by a queue that drops them.
             subscription = await _heed(
-                self.client.subscribe(subject, cb=received, pending_bytes_limit=0)
+                client.subscribe(subject, cb=received, pending_bytes_limit=0)
             )
         except _FAULTS as error:
             raise self._translate(error, f"cannot subscribe to {subject}") from error
 
         async def end() -> None:
-            if not self.client.is_closed:
-                await _heed(subscription.unsubscribe())
+            if not client.is_closed:
+                with suppress(*_FAULTS):
+                    await _heed(subscription.unsubscribe())
 
         return end
 

@@ -32,6 +32,9 @@ __all__ = ["JetStreamLog", "LogSettings", "open_log"]
 
 _NO_MESSAGE = 10037
 
+#: A full window on a slow disk takes a few seconds.
+_STRAGGLERS_SECONDS = 30.0
+
 #: With the pipe's growing delays: after some three seconds.
 _MISSED_COUNT_MAX = 6
 
@@ -158,6 +161,7 @@ async def open_log(
         if info is None:
             raise LogSetupError(f"the server shows no stream {STREAM} after it was made")
         check_stream(info, node)
+        await _wait_for_stragglers(connection, node)
         head = await _replay_into(fold, connection, node, world=world)
         pipe = AppendPipe(
             wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe
@@ -174,6 +178,20 @@ async def _make_stream(address: ServerAddress, node: str, *, bytes_max: int) -> 
         await create_stream(admin, node, bytes_max=bytes_max)
     finally:
         await admin.close()
+
+
+async def _wait_for_stragglers(connection: Connection, node: str) -> None:
+    """
+    Wait until the server has stored what a killed writer had sent.
+
+    Those records would come after our replay, and we would take them for another writer's.  A
+    record that is refused for certain goes the same way as they do, behind them.
+    """
+    await connection.request(
+        f"dra.{node_token(node)}.node.barrier",
+        headers={"Nats-Expected-Last-Sequence": str(2**53)},
+        timeout_seconds=_STRAGGLERS_SECONDS,
+    )
 
 
 async def _replay_into(fold: Fold, connection: Connection, node: str, *, world: World) -> Head:

@@ -496,4 +496,5 @@ class AppendPipe:
         elif isinstance(error, LogDamagedError):
             self._tell(Condition(kind="damaged", reason=str(error)))
         else:
-            self._tell(Condition(kind="unavailable", reason=str(error)))
+            # Whoever closes the log knows; it is no news for listeners.
+            self._condition = Condition(kind="unavailable", reason=str(error))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from nats.aio.msg import Msg
@@ -95,8 +96,8 @@ class Puller:
     async def close(self) -> None:
         """Remove the consumer; a server that does not answer removes it by itself later."""
         await self._unsubscribe()
-        if self._connection.is_connected:
-            # Nobody waits for the answer: the consumer is gone after its idle time at the latest.
+        # Nobody waits for the answer: the consumer is gone after its idle time at the latest.
+        with suppress(LogUnavailableError):
             await self._connection.publish(
                 f"$JS.API.CONSUMER.DELETE.{STREAM}.{self._consumer}", b""
             )

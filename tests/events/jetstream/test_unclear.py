@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -12,6 +16,7 @@ import pytest
 from tests.events.helpers import (
     eventually,
     everything,
+    freeze,
     generated,
     open_writer,
     settings_in,
@@ -163,6 +168,45 @@ class TestKilledServer:
                 log.retarget(second.address("writer").url)
 
                 assert await log.append([generated("b")]) == 2
+
+
+@contextmanager
+def writer_process(state_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield another process that has the log open."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.events.jetstream.writer", str(state_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        yield process
+        process.kill()
+
+
+class TestKilledWriter:
+    async def test_is_no_foreign_one_for_its_successor(
+        self, server: EmbeddedServer, tmp_path: Path
+    ) -> None:
+        """What it had sent is stored before the next one reads, so that nobody is fenced."""
+        folded: list[Record] = []
+        with writer_process(tmp_path / "state") as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            await freeze(server.pid)
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"issued\n"
+            process.kill()
+            process.wait()
+            os.kill(server.pid, signal.SIGCONT)
+            async with open_writer(server.address("writer"), fold=folded.append) as log:
+                last = await log.append([generated("mine")])
+
+        assert last == len(folded) > 1
+        assert names(folded[:-1]) == [f"k-{n}" for n in range(last - 1)]
+        assert list(await everything(server)) == folded
 
 
 class TestForeignWriter:
