@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+import yaml
+
 from claimlet.adapters.cli.diagram import draw
 from claimlet.adapters.cli.lazy import COMMANDS
+from claimlet.adapters.kubernetes.objects import decode_claim, decode_pod
 
 from .house import ROOT
 
@@ -34,6 +37,18 @@ class TestReadme:
         (drawing,) = re.findall(r"^```mermaid\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
         assert drawing == draw("mermaid")
+
+    def test_shows_manifests_that_are_understood(self) -> None:
+        """The tour's pod and claim can be asked for as they stand there."""
+        (text,) = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+        pod, claim = yaml.safe_load_all(text)
+
+        (entry,) = decode_pod(pod).claims
+        allocation = decode_claim(claim, honour_skips=True).allocation
+
+        assert entry.claim_name == claim["metadata"]["name"]
+        assert allocation is not None
+        assert [device.device for device in allocation.devices] == ["gpu-0"]
 
     def test_names_only_commands_that_exist(self) -> None:
         """Every command line in the README begins with a command of the program."""
