@@ -1,5 +1,5 @@
 """
-``claimlet env``: shell exports that lead the nats CLI to the log, or a driver to the gateway.
+``claimlet env``: shell exports that point the nats CLI, and other clients, at the log's server.
 
 ``eval "$(claimlet env)"``, then ``nats sub 'live.dra.>'``.  Only a seed's path is
 printed, never the seed.
@@ -31,48 +31,20 @@ __all__ = ["command"]
     show_default=True,
     help="The reader sees facts, the operator gives commands.",
 )
-@click.option(
-    "--driver",
-    metavar="NAME",
-    help="Point this driver at the claims gateway instead, with a kubeconfig of its own.",
-)
 @pass_invocation
-def command(invocation: Invocation, /, user: str, driver: str | None) -> None:
-    """Print shell exports that point the nats CLI at the log, or a driver at the claims gateway."""
-    if driver is not None:
-        _export("KUBECONFIG", _kubeconfig(invocation.settings, driver))
-        return
+def command(invocation: Invocation, /, user: str) -> None:
+    """Print shell exports that point the nats CLI at the log."""
     from ...events.server.keys import inbox_prefix, seed_file
 
     settings = invocation.settings
     url = settings.log.url or _url_of_own_server(settings)
     keys = (settings.log.keys_dir if settings.log.url else None) or settings.state_dir / "keys"
-    _export("NATS_URL", url)
+    exports = {"NATS_URL": url}
     if (seed := seed_file(keys, user)).exists():
-        _export("NATS_NKEY", str(seed))
+        exports["NATS_NKEY"] = str(seed)
+    for name, value in exports.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
     click.echo(f"# requests, such as `nats stream info`: add --inbox-prefix {inbox_prefix(user)}")
-
-
-def _export(name: str, value: str) -> None:
-    click.echo(f"export {name}={shlex.quote(value)}")
-
-
-def _kubeconfig(settings: Settings, driver: str) -> str:
-    """
-    Return the path of the driver's kubeconfig, written if need be; the service need not run yet.
-
-    Raises:
-        UsageError: There is no gateway.
-    """
-    from ...engine.errors import UsageError
-    from ..gateway.credentials import Credentials
-
-    if not settings.gateway.enabled:
-        raise UsageError(
-            "the claims gateway is switched off", hint="the setting gateway.enabled switches it on"
-        )
-    credentials = Credentials(settings.state_dir, port=settings.gateway.port)
-    return str(credentials.kubeconfig_for(driver))
 
 
 def _url_of_own_server(settings: Settings) -> str:

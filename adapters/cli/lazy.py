@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "unprepare": "Waive what a driver owes, by hand.",
         "diagram": "Draw the lifecycle of a claim from the machine that runs.",
         "config": "Show or check the settings.",
-        "env": "Print shell exports for the nats CLI, or for a driver.",
+        "env": "Print shell exports that point the nats CLI at the log.",
         "completion": "Print the completion script of a shell.",
         "version": "Print the version.",
     }

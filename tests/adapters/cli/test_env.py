@@ -54,28 +54,6 @@ class TestEnv:
         assert run(["env", "--as", "operator"]) == 0
         assert exports(capsys.readouterr().out)["NATS_NKEY"] == str(tmp_path / "operator.nk")
 
-    def test_gives_a_driver_its_kubeconfig(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
-    ) -> None:
-        """A driver is set up before the service has ever run; its token is not printed."""
-        arguments = ["env", "--state-dir", str(tmp_path / "s"), "--driver", "gpu.example.com"]
-        assert run(arguments) == 0
-        printed = capsys.readouterr().out
-
-        path = Path(exports(printed)["KUBECONFIG"])
-        assert path.stat().st_mode & 0o077 == 0
-        assert "server: https://127.0.0.1:" in path.read_text("utf-8")
-        assert "token" not in printed
-
-    def test_knows_that_the_gateway_is_off(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Where there is no gateway there is no kubeconfig: exit 2."""
-        monkeypatch.setenv("CLAIMLET_GATEWAY__ENABLED", "false")
-
-        assert run(["env", "--driver", "gpu.example.com"]) == 2
-        assert "gateway.enabled" in capsys.readouterr().err
-
     def test_says_that_no_server_runs(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
