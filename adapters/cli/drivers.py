@@ -10,12 +10,14 @@ import msgspec
 
 from ...engine.errors import NotFoundError, UsageError
 from .errors import AnsweredError
+from .names import driver_argument
 from .options import Invocation, group, output_option, pass_invocation
 from .output import Column, Output
 from .service import ask, read_state
 from .times import age_since
 
 if TYPE_CHECKING:
+    from ...engine.views import ClaimView
     from ..control.protocol import DriverRow, StateReply
 
 __all__ = ["command"]
@@ -24,6 +26,10 @@ __all__ = ["command"]
 @group("drivers")
 def command() -> None:
     """List drivers, call them again, ask whether one can stop."""
+
+
+#: States in which containers may run on the claim's devices.
+_HELD_STATES = ("prepared", "needs-reprepare-after-boot")
 
 
 class _Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +73,7 @@ def list_(invocation: Invocation, output: Output) -> None:
 
 
 @command.command("replay")
-@click.argument("name")
+@driver_argument
 @output_option("table", "json", "yaml")
 @pass_invocation
 def replay(invocation: Invocation, output: Output, *, name: str) -> None:
@@ -83,7 +89,7 @@ def replay(invocation: Invocation, output: Output, *, name: str) -> None:
 
 
 @command.command("can-stop")
-@click.argument("name")
+@driver_argument
 @output_option("table", "json", "jsonl", "yaml")
 @pass_invocation
 def can_stop(invocation: Invocation, output: Output, *, name: str) -> None:
@@ -109,14 +115,15 @@ def can_stop(invocation: Invocation, output: Output, *, name: str) -> None:
     if holds or output.format != "table":
         output.items(holds, columns, kind="HoldList")
     if holds:
-        click.echo(f"{name} cannot stop: {len(holds)} claims hold or owe something", err=True)
+        claims = "1 claim holds" if len(holds) == 1 else f"{len(holds)} claims hold"
+        click.echo(f"{name} cannot stop: {claims} or may hold something through it", err=True)
         raise AnsweredError
     if output.format == "table":
         click.echo(f"{name} can stop: no claim holds or owes anything through it")
 
 
 @command.command("kubeconfig")
-@click.argument("name")
+@driver_argument
 @pass_invocation
 def kubeconfig(invocation: Invocation, *, name: str) -> None:
     """
@@ -136,20 +143,18 @@ def kubeconfig(invocation: Invocation, *, name: str) -> None:
 
 def _holds(state: StateReply, driver: str) -> list[_Hold]:
     """Return who holds or owes something through *driver*."""
-    found = []
-    for claim in state.claims:
-        if driver in claim.debts:
-            owed = next((o for o in claim.owed if o.driver == driver), None)
-            found.append(
-                _Hold(
-                    namespace=claim.namespace,
-                    claim=claim.name,
-                    claim_uid=claim.uid,
-                    pods=[pod.name for pod in claim.pods],
-                    what="owes" if owed else "holds",
-                    reason=f"{owed.operation}: {owed.reason}" if owed else claim.state,
-                )
-            )
+    found = [
+        _Hold(
+            namespace=claim.namespace,
+            claim=claim.name,
+            claim_uid=claim.uid,
+            pods=[pod.name for pod in claim.pods],
+            what=what,
+            reason=reason,
+        )
+        for claim in state.claims
+        for what, reason in _hold(claim, driver)
+    ]
     found += [
         _Hold(
             namespace=waiver.namespace,
@@ -163,3 +168,13 @@ def _holds(state: StateReply, driver: str) -> list[_Hold]:
         if waiver.driver == driver
     ]
     return found
+
+
+def _hold(claim: ClaimView, driver: str) -> list[tuple[str, str]]:
+    """Return what *claim* has to do with *driver*, and why; nothing if the driver may go."""
+    owed = next((owed for owed in claim.owed if owed.driver == driver), None)
+    if owed and driver in claim.debts:
+        return [("owes", f"{owed.operation}: {owed.reason}")]
+    # A driver that is never asked to unprepare owes nothing, yet containers run on its devices.
+    is_used = claim.state in _HELD_STATES and any(d.name == driver for d in claim.drivers)
+    return [("holds", claim.state)] if is_used or driver in claim.debts else []
