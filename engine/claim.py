@@ -188,11 +188,16 @@ def _driver_prepared(claim: ClaimState, fact: f.DriverPrepared, record: Record) 
         changed=fact.changed,
     )
     others = tuple(a for a in claim.answers if a.driver != fact.driver)
+    # The process that began the operation has called as well, and may have died over it.
+    is_cut = claim.operation is not None and claim.operation.writer != record.writer
     return {
         "answers": (*others, answer),
         "failures": _without(claim, fact.driver),
         "debts": tuple(
-            replace(d, answered=True) if d.driver == fact.driver else d for d in claim.debts
+            replace(d, answered=True, unsettled=d.unsettled or is_cut)
+            if d.driver == fact.driver
+            else d
+            for d in claim.debts
         ),
     }
 
@@ -312,7 +317,13 @@ def _restored(claim: ClaimState, fact: f.Restored, record: Record) -> _Changes:
         for driver, devices in fact.devices.items()
     )
     debts = tuple(
-        Debt(driver=driver, since=record.time, sequence=record.sequence, boot=record.boot)
+        Debt(
+            driver=driver,
+            since=record.time,
+            sequence=record.sequence,
+            boot=record.boot,
+            unsettled=True,
+        )
         for driver in fact.debts
     )
     last = claim.consumers[0].pod if claim.consumers else claim.released

@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the state's values."""
+class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of the state's values; one with a new field keeps the digest of an old history."""
 
 
 class Policy(_Value, frozen=True):

@@ -46,7 +46,8 @@ class MemoryLog:
         self._world = world
         self._fold = fold
         self._queue = asyncio.Lock()
-        self._is_dead = False
+        #: The process was killed at a record.
+        self.is_dead = False
         storage.writer = by.writer
 
     @property
@@ -80,8 +81,8 @@ class MemoryLog:
             await self._world.sleep(0.01)
         if self.storage.writer != self._by.writer:
             raise FencedError("another writer has taken the log over")
-        if self._is_dead or self.cut(record):
-            self._is_dead = True
+        if self.is_dead or self.cut(record):
+            self.is_dead = True
             await asyncio.get_running_loop().create_future()
         data = encode(record)
         self.storage.records.append(data)
