@@ -93,6 +93,30 @@ async def late_prepare() -> Rig:
     return rig
 
 
+async def cut_twice() -> Rig:
+    """Play a prepare cut by a kill, answered to the next process, and given back by a third one."""
+    rig = await Rig().start()
+    rig.gpu.acts_late("prepare", 20.0)
+    rig.log.cut = lambda record: record.word == "driver_failed"
+    await rig.prepare(pod("p1", claim("c1", f"{GPU}/gpu-0")))
+    await rig.restart()
+    await rig.passes(1)
+    await rig.restart()
+    await rig.unprepare("p1", passes_seconds=50)
+    return rig
+
+
+async def swap() -> Rig:
+    """Play a pod that leaves during its prepare, and another one that takes the claim over."""
+    rig = await Rig().start()
+    rig.gpu.is_slow("prepare", 1.0)
+    shared = claim("c1", f"{GPU}/gpu-0")
+    await rig.prepare(pod("p1", shared))
+    await rig.unprepare("p1")
+    await rig.prepare(pod("p2", shared), passes_seconds=2)
+    return rig
+
+
 async def waived() -> Rig:
     """Play a driver that never comes back, and an operator who gives it up."""
     rig = await Rig(GPU, NIC).start()
@@ -137,6 +161,8 @@ LIVES: dict[str, Callable[[], Awaitable[Rig]]] = {
         sharing,
         overlap,
         late_prepare,
+        cut_twice,
+        swap,
         waived,
         lost,
         replayed_driver,
