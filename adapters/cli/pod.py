@@ -285,18 +285,17 @@ _POD_COLUMNS = _pod_columns()
 
 
 def _read(files: tuple[str, ...]) -> list[dict[str, Any]]:
-    from ..kubernetes.documents import parse_documents
+    from ..kubernetes.documents import TEXT_BYTES_MAX, parse_documents
 
     documents = []
     for name in files:
-        if name == "-":
-            text = sys.stdin.buffer.read()
-        else:
-            try:
-                text = Path(name).read_bytes()
-            except OSError as error:
-                raise UsageError(f"{name}: {error.strerror or error}") from None
-        documents += parse_documents(text, origin=name)
+        try:
+            with sys.stdin.buffer if name == "-" else Path(name).open("rb") as stream:
+                # One byte more than is taken is enough to be refused.
+                text = stream.read(TEXT_BYTES_MAX + 1)
+        except OSError as error:
+            raise UsageError(f"{name}: {error.strerror or error}") from None
+        documents += parse_documents(text, origin="stdin" if name == "-" else name)
     return documents
 
 
