@@ -170,6 +170,7 @@ def _prepare_started(claim: ClaimState, fact: f.PrepareStarted, record: Record) 
         time=record.time,
         boot=record.boot,
         writer=record.writer,
+        started_id=record.id,
         calls=fact.calls,
         why=fact.why,
     )
@@ -259,6 +260,7 @@ def _unprepare_started(claim: ClaimState, fact: f.UnprepareStarted, record: Reco
         time=record.time,
         boot=record.boot,
         writer=record.writer,
+        started_id=record.id,
         calls=fact.calls,
     )
     return {"operation": operation, "failures": ()}

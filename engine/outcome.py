@@ -243,7 +243,7 @@ def _draft(claim: ClaimState, fact: f.ClaimFact) -> Draft:
         fact=fact,
         claim=claim.ref,
         corr=operation.id if operation else "",
-        cause=claim.last_id,
+        cause=operation.started_id if operation else claim.last_id,
     )
 
 

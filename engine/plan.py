@@ -9,10 +9,11 @@ delay.  The rules it keeps are R1, R2, R8, R11 and 1, 3, 5, 7, 8, 12, 13 of desi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from ..events import facts as f
 from ..events.record import Draft, Stamp, stamp
@@ -165,11 +166,14 @@ def conclude(
     drafts: Sequence[Draft],
     by: Stamp,
     *,
+    new_id: Callable[[], str],
     busy: Collection[str] = (),
     within: Collection[str] | None = None,
 ) -> list[Draft]:
     """
     Return *drafts* and all conclusions that follow from them, in order, as one group to append.
+
+    Each gets its id here, so that those that follow from it can name it as their cause.
 
     Only claims and pods whose keys are *within* the caller's fact locks are concluded.  Every
     prefix of the group is a good state (design.md rule 3): what is missing is planned again.
@@ -180,6 +184,7 @@ def conclude(
     result: list[Draft] = []
     new = list(drafts)
     while new:
+        new = [replace(draft, id=new_id()) for draft in new]
         for draft in new:
             following = branch.sequence + 1
             branch.fold(stamp(draft, by, sequence=following, record_id="", wall_time_ns=0))

@@ -110,6 +110,8 @@ class Operation(_Value, frozen=True):
     time: str
     boot: str
     writer: str
+    #: The id of the fact that opened it, the cause of all its outcomes.
+    started_id: str
     calls: tuple[Call, ...] = ()
     why: str = ""
 

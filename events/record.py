@@ -39,6 +39,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     #: Who asked, for facts that somebody asked for.
     actor: str = ""
+    #: The id that the record gets; the log makes one where there is none.
+    id: str = ""
 
 
 class Stamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +112,7 @@ def stamp(draft: Draft, by: Stamp, *, sequence: int, record_id: str, wall_time_n
         sequence=sequence,
         word=draft.fact.word,
         fact=draft.fact,
-        id=record_id,
+        id=draft.id or record_id,
         time=time_text(wall_time_ns),
         node=by.node,
         boot=by.boot,

@@ -114,7 +114,14 @@ class Appender:
         if not drafts:
             return []
         others = {key for key in self.facts if key not in taken}
-        return conclude(self._node, drafts, self._stamp, busy=others.union(self.busy), within=taken)
+        return conclude(
+            self._node,
+            drafts,
+            self._stamp,
+            new_id=self._world.new_id,
+            busy=others.union(self.busy),
+            within=taken,
+        )
 
     async def append(self, drafts: Sequence[Draft], taken: frozenset[str]) -> None:
         """

@@ -408,3 +408,33 @@ class TestReplay:
         assert [fact.reason for fact in rig.facts("consumer_left")] == ["abandoned"]
         assert rig.state("c1") == "unprepared"
         assert rig.gpu.ledger == []
+
+
+class TestCauses:
+    @simulated
+    async def test_conclusions_name_what_they_follow_from(self) -> None:
+        """Facts that nobody asked for name an earlier record as their cause, all the way down."""
+        rig = await prepared(GPU, NIC)
+        await rig.restart(boot="boot-2")
+        await rig.prepare(wish(rig))
+        await rig.unprepare("p1")
+        records = rig.storage.decoded()
+        seen: dict[str, str] = {}
+        causes = {}
+        for record in records:
+            if record.cause:
+                causes[record.word] = seen[record.cause]
+            seen[record.id] = record.word
+
+        assert len(seen) == len(records)
+        assert causes == {
+            "prepare_started": "prepare_requested",
+            "driver_prepared": "prepare_started",
+            "prepared": "driver_prepared",
+            "reprepare_needed": "prepared",
+            "consumer_left": "unprepare_requested",
+            "unprepare_started": "consumer_left",
+            "driver_unprepared": "unprepare_started",
+            "unprepared": "driver_unprepared",
+            "pod_closed": "unprepare_requested",
+        }
