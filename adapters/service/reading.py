@@ -15,7 +15,7 @@ from ...engine.errors import NotReadyError
 from ...engine.node import Node
 from ...events.address import ServerAddress
 from ...events.errors import LogSetupError, LogUnavailableError
-from ...events.jetstream.connection import Connection
+from ...events.jetstream.connection import Connection, Events
 from ...events.jetstream.public import PublicReader
 from ...events.record import Record
 from ...events.server import keys
@@ -114,11 +114,18 @@ async def _reader(settings: Settings) -> AsyncIterator[PublicReader]:
 async def _connected(
     settings: Settings, address: ServerAddress, *, from_sequence: int = 1
 ) -> AsyncIterator[PublicReader]:
-    connection = await Connection.open(address, name="claimlet reader")
+    readers: list[PublicReader] = []
+
+    def back() -> None:
+        for reader in readers:
+            reader.wake()
+
+    connection = await Connection.open(address, name="claimlet reader", events=Events(back=back))
     try:
-        yield PublicReader(
-            connection, settings.node, world=RealWorld(), from_sequence=from_sequence
+        readers.append(
+            PublicReader(connection, settings.node, world=RealWorld(), from_sequence=from_sequence)
         )
+        yield readers[0]
     finally:
         await connection.close()
 

@@ -58,6 +58,11 @@ class PublicReader:
         #: Up to where the numbers were found right; unknown for a start in the middle.
         self._mark = _Mark(sequence=0, private_min=0, private_max=0) if from_sequence == 1 else None
         self._seen = 0
+        self._announced = asyncio.Event()
+
+    def wake(self) -> None:
+        """Let `follow` look now: announcements may have been missed, as over a reconnect."""
+        self._announced.set()
 
     @property
     def next_sequence(self) -> int:
@@ -104,10 +109,9 @@ class PublicReader:
             LogSetupError: This user may not read the log.
             LogUnavailableError: The log stopped answering.
         """
-        announced = asyncio.Event()
 
         async def hear(_: Msg) -> None:
-            announced.set()
+            self._announced.set()
 
         async with AsyncExitStack() as undo:
             for kind in _KINDS:
@@ -115,7 +119,7 @@ class PublicReader:
                 undo.push_async_callback(await self._connection.subscribe(subject, hear))
             setbacks = 0
             while True:
-                announced.clear()
+                self._announced.clear()
                 try:
                     async with aclosing(self.replay()) as records:
                         async for record in records:
@@ -129,7 +133,7 @@ class PublicReader:
                 setbacks = 0
                 with suppress(TimeoutError):
                     async with self._world.timeout(_LOOK_SECONDS):
-                        await announced.wait()
+                        await self._announced.wait()
 
     def _take(self, message: Msg, sequence: int) -> Record:
         if sequence < self._next:
