@@ -7,6 +7,7 @@ ledger, what a container would find from the CDI directory, what happened from t
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from .timeline import Timeline, read_timeline, trail
 __all__ = ["Play"]
 
 _WAIT_SECONDS = 10.0
+#: How long a pod runs before it is deleted, so that the timeline shows it.
+_RUN_SECONDS = 0.5
 _INJECTED = "gpu-2 is busy (injected)"
 #: The devices that the driver hands out: those that the manifests' annotations allocate.
 _DEVICES = {
@@ -118,6 +121,7 @@ class Play:
         )
 
     async def _force_delete(self) -> None:
+        await asyncio.sleep(_RUN_SECONDS)
         for manifest in self._stage.directory.glob("train-a.yaml"):
             manifest.unlink()
         pod = await self._end("ml", "train-a", reason="force-deleted")
@@ -202,6 +206,7 @@ class Play:
         )
 
     async def _unprepare(self) -> None:
+        await asyncio.sleep(_RUN_SECONDS)
         await self._end("web", "tts-0", reason="deleted")
         state = await self._stage.state()
         owing = [f"{claim.name} {claim.state}" for claim in state.claims if claim.debts]

@@ -229,6 +229,7 @@ class Stage:
         """Start a program of ours in a session of its own: a Ctrl-C is for the demo alone."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith("CLAIMLET_")}
         environ["CLAIMLET_LOG__NATS_SERVER"] = str(self.settings.log.nats_server)
+        environ["TMPDIR"] = str(self.directory)  # what a killed process leaves goes with the rest
         with (self.directory / log).open("ab") as output:
             return subprocess.Popen(
                 # -P: a module of the current directory's is none of ours.

@@ -158,11 +158,11 @@ def draw(
 
 
 def _columns(row: Row, scale: float, width: int) -> Iterator[Held]:
-    """Yield the most telling thing of each column."""
+    """Yield the most telling thing that happened in each column, else what went on."""
     current = Held.FREE
     for column in range(width):
         within = [c.held for c in row.changes if min(int(c.seconds * scale), width - 1) == column]
-        yield max([current, *within], key=_RANK.__getitem__) if within else current
+        yield max(within, key=_RANK.__getitem__, default=current)
         current = within[-1] if within else current
 
 
