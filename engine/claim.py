@@ -206,8 +206,6 @@ def _driver_prepared(claim: ClaimState, fact: f.DriverPrepared, record: Record) 
 def _driver_failed(claim: ClaimState, fact: f.DriverFailed, record: Record) -> _Changes:
     operation = claim.operation.id if claim.operation else ""
     last = claim.failure(fact.driver)
-    if last is not None and last.operation != operation:
-        last = None
     failure = Failure(
         driver=fact.driver,
         operation=operation,

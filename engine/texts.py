@@ -10,7 +10,9 @@ __all__ = ["TEXT_BYTES_MAX", "cut", "masked"]
 TEXT_BYTES_MAX = 4 * 1024
 
 _CUT_MARK = "… (cut)"
-_HEX_RUN = re.compile(r"(?:0x)?[0-9a-f]+", re.IGNORECASE)
+_HEX_RUN = re.compile(
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|(?:0x)?[0-9a-f]+", re.IGNORECASE
+)
 #: A run without a digit may be a word: `dead` is one, `deadbeef` is not.
 _WORD_CHARACTERS_MAX = 7
 
