@@ -20,7 +20,7 @@ from .errors import guarded
 from .lazy import LazyGroup
 from .options import Invocation
 
-__all__ = ["command", "main", "run"]
+__all__ = ["command", "invoke", "main"]
 
 
 @click.group(
@@ -34,7 +34,7 @@ def command() -> None:
     """Prepare the claims of pods through DRA drivers; the log is the checkpoint."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def invoke(arguments: Sequence[str]) -> int:
     """Run the command line with *arguments* and return its exit code."""
     invocation = Invocation()
 
@@ -51,4 +51,4 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(invoke(sys.argv[1:]))

@@ -10,6 +10,7 @@ import msgspec
 from .options import Invocation, group, output_option, pass_invocation
 from .output import Output
 from .service import read_state
+from .text import counted
 
 if TYPE_CHECKING:
     from ...engine.views import ClaimView
@@ -117,22 +118,24 @@ def _status_text(view: _Status, state: StateReply) -> str:
     ]
     if view.boot != view.recorded_boot:
         lines.append(f"           the log still says {view.recorded_boot or 'nothing'}")
-    lines.append(f"waiting    {len(view.waiting)} of {len(state.claims)} claims")
+    lines.append(f"waiting    {len(view.waiting)} of {counted(len(state.claims), 'claim')}")
     lines += [f"           {label}" for label in view.waiting]
     return "\n".join(lines)
 
 
 def _plan_text(view: _Plan) -> str:
     drivers = ", ".join(f"{name} {count}" for name, count in view.reprepare.items()) or "no driver"
+    claims, pods = counted(len(view.claims), "claim"), counted(len(view.pods), "pod")
     lines = [
         f"A reboot of {view.node} now would:",
-        f"  re-prepare   {len(view.claims)} claims for {len(view.pods)} pods   ({drivers})",
+        f"  re-prepare   {claims} for {pods}   ({drivers})",
     ]
     lines += [f"               {label}" for label in view.claims]
     if view.unpreparing:
-        lines.append(f"  go on        unpreparing {len(view.unpreparing)} claims")
+        lines.append(f"  go on        unpreparing {counted(len(view.unpreparing), 'claim')}")
     lines.append(
-        f"  CDI          {view.cdi_device_ids} device ids must be there again when containers start"
+        f"  CDI          {counted(view.cdi_device_ids, 'device id')} must be there again"
+        " when containers start"
     )
     lines.append("Each pod must be asked for again, once its sandbox is made anew.")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from .options import (
 )
 from .output import Column, Output, draw_table
 from .service import ask, read_state
+from .text import printable
 from .times import age_since
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def get(invocation: Invocation, output: Output, *, target: Target) -> None:
 def describe(invocation: Invocation, *, target: Target) -> None:
     """Show all about one claim, for people."""
     claim = _find(invocation, target)
-    click.echo("\n".join(_description(claim)))
+    click.echo("\n".join(map(printable, _description(claim))))
 
 
 @command.command("reprepare")
@@ -179,7 +180,11 @@ def _pod_cell(claim: ClaimView) -> str:
 def _owed_cell(claim: ClaimView) -> str:
     if claim.suspect:
         return "suspect"
-    return ",".join(f"{o.operation} {o.driver} ({o.attempt} tries)" for o in claim.owed)
+    return ",".join(f"{o.operation} {o.driver} ({_tries(o.attempt)})" for o in claim.owed)
+
+
+def _tries(number: int) -> str:
+    return "1 try" if number == 1 else f"{number} tries"
 
 
 def _has_fault(claim: ClaimView) -> bool:
@@ -210,8 +215,7 @@ def _description(claim: ClaimView) -> list[str]:
             lines.append(f"{label + ':':<12}{value}")
     pods = [f"{p.namespace}/{p.name} (uid {p.uid})" for p in claim.pods] or ["<none>"]
     lines += [f"{'Pods:' if n == 0 else '':<12}{pod}" for n, pod in enumerate(pods)]
-    for overlap in claim.overlaps:
-        lines.append(f"Overlap:    {overlap} is or was held by another claim too")
+    lines += _troubles(claim)
     rows = [
         [
             driver.name,
@@ -222,12 +226,19 @@ def _description(claim: ClaimView) -> list[str]:
         for driver in claim.drivers
     ]
     if rows:
-        lines += ["", draw_table(rows, headers=["DRIVER", "STATE", "DEVICES", "CDI"]).rstrip()]
+        table = draw_table(rows, headers=["DRIVER", "STATE", "DEVICES", "CDI"])
+        lines += ["", *table.splitlines()]
+    return lines
+
+
+def _troubles(claim: ClaimView) -> list[str]:
+    """Return the lines about what is wrong or still to be done."""
+    lines = [f"Overlap:    {o} is or was held by another claim too" for o in claim.overlaps]
     for owed in claim.owed:
         retry = f", next try {owed.next_retry}" if owed.next_retry else ""
         lines.append(
             f"Owed:       {owed.operation} by {owed.driver} since {owed.since},"
-            f" {owed.attempt} tries{retry}: {owed.reason}"
+            f" {_tries(owed.attempt)}{retry}: {owed.reason}"
         )
     if claim.last_error:
         error = claim.last_error

@@ -14,6 +14,7 @@ from .names import driver_argument
 from .options import Invocation, group, output_option, pass_invocation
 from .output import Column, Output
 from .service import ask, read_state
+from .text import counted
 from .times import age_since
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def replay(invocation: Invocation, output: Output, *, name: str) -> None:
     from ..control.protocol import Count, ObjectRequest
 
     count = ask(invocation, "replay", Count, request=ObjectRequest(name=name))
-    output.one(count, lambda: f"{count.count} claims are prepared again")
+    output.one(count, lambda: f"prepared again: {counted(count.count, 'claim')}")
 
 
 @command.command("can-stop")
@@ -115,8 +116,8 @@ def can_stop(invocation: Invocation, output: Output, *, name: str) -> None:
     if holds or output.format != "table":
         output.items(holds, columns, kind="HoldList")
     if holds:
-        claims = "1 claim holds" if len(holds) == 1 else f"{len(holds)} claims hold"
-        click.echo(f"{name} cannot stop: {claims} or may hold something through it", err=True)
+        claims = counted(len(holds), "claim")
+        click.echo(f"{name} cannot stop: something is held or owed for {claims}", err=True)
         raise AnsweredError
     if output.format == "table":
         click.echo(f"{name} can stop: no claim holds or owes anything through it")

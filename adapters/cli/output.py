@@ -131,7 +131,8 @@ def draw_table(
     paint: Sequence[Callable[[str], str] | None] = (),
 ) -> str:
     """Return *rows* in columns three spaces apart, without anything after the last one."""
-    lines = [list(headers), *map(list, rows)] if headers else [list(row) for row in rows]
+    shown = [[printable(cell) for cell in row] for row in rows]
+    lines = [list(headers), *shown] if headers else shown
     if not lines:
         return ""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -177,4 +178,4 @@ def colour_wanted(
 def _cell(value: Any) -> str:
     if value is None or value == "":
         return NONE
-    return printable(str(value))
+    return str(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["one_line", "printable"]
+__all__ = ["counted", "one_line", "printable"]
 
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -28,3 +28,8 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return *text* as one printable line; its line breaks become semicolons."""
     return "; ".join(printable(line.strip()) for line in text.splitlines() if line.strip())
+
+
+def counted(number: int, noun: str) -> str:
+    """Return *number* and *noun*, in the plural where it is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -40,17 +40,15 @@ async def control_address(settings: Settings) -> ServerAddress:
 
     Raises:
         NotReadyError: There is no server that could know it.
+        LogSetupError: It is another node's.
     """
-    if settings.log.url:
-        return external_address(settings, keys.OPERATOR)
-    own = server_settings(settings)
-    status = read_status(own.status_file)
-    if status is None or not status.port:
+    address = await _running_server(settings, keys.OPERATOR)
+    if address is None:
         raise NotReadyError(
             f"no claimlet service runs on {settings.state_dir}",
             hint="claimlet run starts it; --state-dir names another directory",
         )
-    return address_of(own, port=status.port, user=keys.OPERATOR)
+    return address
 
 
 async def records_of_log(settings: Settings) -> list[Record]:
@@ -90,7 +88,7 @@ async def follow_log(
         ClaimletError: The log cannot be read, and waiting will not change that.
     """
     while True:
-        if address := await _running_server(settings):
+        if address := await _running_server(settings, keys.READER):
             try:
                 async with (
                     _connected(settings, address, from_sequence=from_sequence) as reader,
@@ -130,16 +128,27 @@ async def _connected(
         await connection.close()
 
 
-async def _running_server(settings: Settings) -> ServerAddress | None:
-    """Return how to reach the log's server as the reader, if it runs."""
+async def _running_server(settings: Settings, user: str) -> ServerAddress | None:
+    """
+    Return how to reach the log's server as *user*, if it runs.
+
+    Raises:
+        LogSetupError: It is another node's.
+    """
     if settings.log.url:
-        return external_address(settings, keys.READER)
+        return external_address(settings, user)
     own = server_settings(settings)
     status = read_status(own.status_file)
     greeting = await greet(status.port) if status is not None and status.port else None
-    if status is None or greeting is None or greeting.server_name != own.server_name:
+    if status is None or greeting is None:
         return None
-    return address_of(own, port=status.port, user=keys.READER)
+    if greeting.server_name != own.server_name:
+        raise LogSetupError(
+            f"the log's server in {settings.state_dir} is {greeting.server_name or 'unknown'},"
+            f" not {own.server_name}",
+            hint="--node must be that of the service; --state-dir names another directory",
+        )
+    return address_of(own, port=status.port, user=user)
 
 
 @asynccontextmanager

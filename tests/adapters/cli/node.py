@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from tests.adapters.service_process import DriverProcess, ServiceProcess, manifest
 
-from claimlet.adapters.cli import run
+from claimlet.adapters.cli import invoke
 
 __all__ = ["Node", "Ran", "call"]
 
@@ -53,7 +53,7 @@ def call(*arguments: str, stdin: bytes = b"") -> Ran:
     before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            code = run(arguments)
+            code = invoke(arguments)
     finally:
         sys.stdin = before
     texts = (stream.buffer.getvalue().decode() for stream in (out, err))

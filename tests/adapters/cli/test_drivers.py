@@ -61,7 +61,7 @@ class TestCanStop:
         assert ran.code == 1
         row = next(row for row in ran.rows if row[1] == "holder-a")
         assert row == ["ml", "holder-a", "holder", "holds", "prepared"]
-        assert "gpu.demo cannot stop: " in ran.err
+        assert "gpu.demo cannot stop: something is held or owed for " in ran.err
         found = node.call("drivers", "can-stop", "gpu.demo", "-o", "json").json
         assert found["kind"] == "HoldList"
 

