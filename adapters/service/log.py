@@ -13,9 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Self
 
-import nats
 import structlog
-from nats.errors import Error
 
 from ...config.settings import Settings
 from ...engine.loop import NodeLoop
@@ -24,8 +22,8 @@ from ...events.errors import (
     FencedError,
     LogDamagedError,
     LogSetupError,
-    LogUnavailableError,
 )
+from ...events.jetstream.connection import Connection
 from ...events.jetstream.log import JetStreamLog, LogSettings, open_log
 from ...events.jetstream.pipe import PipeSettings
 from ...events.jetstream.wire import Condition
@@ -66,7 +64,7 @@ class NodeLog:
         self._world = world
         self._stack = AsyncExitStack()
         self._server: EmbeddedServer | None = None
-        self._connections: list[Any] = []
+        self._connections: list[Connection] = []
         self.log: JetStreamLog
 
     async def __aenter__(self) -> Self:
@@ -147,26 +145,10 @@ class NodeLog:
         Raises:
             LogUnavailableError: The server does not answer.
         """
-        address = self.address(keys.SERVICE)
-
-        async def quiet(error: Exception) -> None:
-            _log.debug("control_connection", error=str(error))
-
-        try:
-            connection = await nats.connect(
-                address.url,
-                nkeys_seed=str(address.seed_file) if address.seed_file else None,
-                inbox_prefix=address.inbox_prefix,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=1,
-                error_cb=quiet,
-                name="claimlet control",
-            )
-        except (Error, OSError) as error:
-            raise LogUnavailableError(f"the control interface cannot connect: {error}") from None
+        connection = await Connection.open(self.address(keys.SERVICE), name="claimlet control")
         self._connections.append(connection)
         self._stack.push_async_callback(connection.close)
-        return connection
+        return connection.client
 
     def _changed(self, text: str) -> None:
         """Hear that the server went or came back, perhaps on another port."""
@@ -176,7 +158,7 @@ class NodeLog:
         if hasattr(self, "log"):
             self.log.retarget(url)
         for connection in self._connections:
-            connection.set_server_pool([url])
+            connection.retarget(url)
 
 
 _FENCED_HINT = "there is one writer per log; this one has stopped calling drivers"

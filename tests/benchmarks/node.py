@@ -110,7 +110,7 @@ class Node:
             except ClaimletError:
                 await asyncio.sleep(0.05)
                 continue
-            if len({driver.driver for driver in state.drivers}) >= drivers:
+            if len({driver.driver for driver in state.drivers if driver.instance}) >= drivers:
                 return
             await asyncio.sleep(0.05)
         raise TimeoutError(f"the service in {self.directory} is not ready")

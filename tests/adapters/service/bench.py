@@ -288,7 +288,7 @@ class Bench:
         """Kill a driver and wait until the service has seen that."""
         self.drivers[name].kill()
         self.service.until(
-            lambda: name not in {d.driver for d in self.service.state().drivers},
+            lambda: name not in {d.driver for d in self.service.state().drivers if d.instance},
             f"{name} is gone",
         )
 
