@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from ....events.values import ClaimRef, PreparedDevice
+from .files import write_whole
 
 __all__ = ["Method", "Script", "ScriptFile", "Step"]
 
@@ -128,7 +129,7 @@ class ScriptFile:
         if counted := limited.keys() - spent:
             self._uses |= {name: self._uses.get(name, 0) + 1 for name in counted}
             if self._uses_path is not None:
-                self._uses_path.write_bytes(msgspec.json.encode(self._uses))
+                write_whole(self._uses_path, msgspec.json.encode(self._uses))
         return tuple(step for step in taken if self._name(step) not in spent)
 
     def _read(self, path: Path) -> Script:

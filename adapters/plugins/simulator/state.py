@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ....events.values import ClaimRef, PreparedDevice
+from .files import write_whole
 
 __all__ = ["DriverState", "default_devices"]
 
@@ -60,10 +61,10 @@ class DriverState:
             self._memory[claim.uid] = answer
         else:
             path = self._claims_dir / f"{_checked(claim)}.json"
-            _write(path, msgspec.json.encode(answer))
+            write_whole(path, msgspec.json.encode(answer))
         names = self._cdi_names(answer)
         if self._cdi_dir is not None and names:
-            _write(self._cdi_path(claim), self._cdi_spec(names))
+            write_whole(self._cdi_path(claim), self._cdi_spec(names))
         return answer
 
     def unprepare(self, claim: ClaimRef) -> None:
@@ -111,10 +112,3 @@ def _checked(claim: ClaimRef) -> str:
     if not _UID.fullmatch(claim.uid):
         raise ValueError(f"{claim.uid!r} is no claim UID")
     return claim.uid
-
-
-def _write(path: Path, data: bytes) -> None:
-    # Never half a file: another instance, or a container runtime, may be reading it.
-    new = path.with_name(f".{path.name}.new")
-    new.write_bytes(data)
-    new.replace(path)
