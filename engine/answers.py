@@ -1,5 +1,5 @@
 """
-Bounds and grammar of what a driver adapter answers, whoever wrote it (design.md section 4, rule 7).
+Bounds and grammar of what a driver adapter answers, whoever wrote it (events/README.md, rule 7).
 
 An answer that breaks them is that claim's failure, `invalid`; the other claims of the call stand.
 What passes can be stored and read back: an adapter written in Python may hand over anything, and a
@@ -35,7 +35,7 @@ ANSWER_BYTES_MAX = 256 * 1024
 #: A code is a label of metrics and log lines.
 _CODE_CHARACTERS_MAX = 64
 
-#: `vendor/class=name` as spec/driver-protocol.md section 6 gives it; a one-letter vendor or class
+#: `vendor/class=name` as the CDI specification has it; a one-letter vendor or class
 #: makes the reference parser panic, so two are the least.
 _CDI_ID = re.compile(
     r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]"

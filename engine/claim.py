@@ -2,7 +2,7 @@
 One claim: what a fact makes of it (`evolve`) and whether it may follow (`check`).
 
 `evolve` never fails: a fact that cannot follow makes the claim *suspect* and changes nothing else
-(design.md rule 12).  It is used live and at replay alike, so both give the same state.
+(rule 12).  It is used live and at replay alike, so both give the same state.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _driver_failed(claim: ClaimState, fact: f.DriverFailed, record: Record) -> _
 
 
 def differs(fact: f.DriverFailed, last: Failure) -> bool:
-    """Return whether *fact* says something new, beside numbers in its text (design.md rule 16)."""
+    """Return whether *fact* says something new, beside numbers in its text (rule 16)."""
     return (fact.outcome, fact.code, masked(fact.text)) != (
         last.outcome,
         last.code,

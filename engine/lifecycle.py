@@ -1,7 +1,7 @@
 """
 The lifecycle of one claim on one node: the table, the machine built from it, the fold read back.
 
-`EDGES` is the one place that says which fact may follow in which phase (design.md section 2).  One
+`EDGES` is the one place that says which fact may follow in which phase (engine/README.md).  One
 plain `transitions` machine is built from it; it checks each new fact before it is appended
 (`advance`), explains what is possible (`possible`) and draws the diagram.  `FOLD` is read back out
 of that machine, so that what replay does and what the machine allows cannot drift apart.
@@ -111,7 +111,7 @@ EDGES: Mapping[str, tuple[tuple[tuple[str, ...], str], ...]] = MappingProxyType(
     }
 )
 
-#: What a fact wants beside its row (design.md section 2), asked by `engine.claim.broken_condition`.
+#: What a fact wants beside its row (engine/README.md), asked by `engine.claim.broken_condition`.
 CONDITIONS: Mapping[str, str] = MappingProxyType(
     {
         "unprepare_started": "no consumer that has not been released",

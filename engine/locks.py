@@ -2,7 +2,7 @@
 Locks on sets of keys, granted whole and in the order of asking.
 
 A set is taken at once, so two holders can never wait for each other; a later asker does not
-overtake an earlier one whose keys it shares (design.md rule 7).
+overtake an earlier one whose keys it shares (rule 7).
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Node:
 
     def is_live(self, pod_uid: PodUid, claim: ClaimState) -> bool:
         """
-        Return whether the pod's request may cause a prepare of *claim* now (design.md rule 5).
+        Return whether the pod's request may cause a prepare of *claim* now (rule 5).
 
         It was recorded in this boot (by this process, where a start voided the answers), nothing
         ended the pod since, and its source has told this process all it knows.

@@ -2,7 +2,7 @@
 What to record when a call has ended, and when an operator steps in.
 
 An answer is judged per claim and per driver; an error of the call as a whole says nothing about any
-single claim (design.md rule 7).  Repeats do not flood the log (rule 16).  Nothing is called here.
+single claim (rule 7).  Repeats do not flood the log (rule 16).  Nothing is called here.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def decide_replayed(node: Node, driver: DriverName, *, actor: str) -> list[Draft
 
 def decide_waived(claim: ClaimState, driver: DriverName, *, who: str, why: str) -> list[Draft]:
     """
-    Return the fact that an operator gave up what *driver* owes for *claim* (design.md rule 8).
+    Return the fact that an operator gave up what *driver* owes for *claim* (rule 8).
 
     Raises:
         RefusedError: The claim has consumers, is not unpreparing, or the driver owes nothing.
@@ -328,7 +328,7 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def find_claim(node: Node, namespace: str, name: str) -> list[ClaimState]:
-    """Return the claims under a name: the open ones, else the newest (design.md section 6)."""
+    """Return the claims under a name: the open ones, else the newest."""
     found = [node.claims[uid] for uid in node.by_name.get((namespace, name), ())]
     closed = (Phase.UNPREPARED, Phase.GENERATED)
     if open_ones := [claim for claim in found if claim.phase not in closed]:

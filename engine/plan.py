@@ -4,7 +4,7 @@ What is owed: the steps that follow from the state, whether it came from a comma
 `plan` is pure and repeatable; a step that is not done is planned again.  `Record` steps are
 conclusions, so that a crash before one is repaired at the next start; `CallPrepare` and
 `CallUnprepare` say that a call is owed, never when (backoff is the loop's); `Wait` asks for a fixed
-delay.  The rules it keeps are R1, R2, R8, R11 and 1, 3, 5, 7, 8, 12, 13 of design.md section 3.
+delay.  The rules it keeps are R1, R2, R8, R11 and 1, 3, 5, 7, 8, 12, 13 of engine/README.md.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def owner(node: Node, claim: ClaimState) -> Consumer | None:
 
 
 def void_reason(node: Node, claim: ClaimState) -> Literal["", "boot", "start"]:
-    """Return why the claim's answers count no more, if so (design.md rule 5)."""
+    """Return why the claim's answers count no more, if so (rule 5)."""
     operation = claim.operation
     valid = [answer for answer in claim.answers if not answer.void]
     if any(answer.boot != node.boot for answer in valid):
@@ -176,7 +176,7 @@ def conclude(
     Each gets its id here, so that those that follow from it can name it as their cause.
 
     Only claims and pods whose keys are *within* the caller's fact locks are concluded.  Every
-    prefix of the group is a good state (design.md rule 3): what is missing is planned again.
+    prefix of the group is a good state (rule 3): what is missing is planned again.
     """
     branch = node.branch()
     claims: set[ClaimUid] = set()

@@ -2,7 +2,7 @@
 What to record when a source asks for a pod or says that it is gone: validation, all or nothing.
 
 `decide_prepare` either returns the whole group of facts, `prepare_requested` last, or raises with
-every reason (design.md rules 3, 4, 6); nothing of a refused pod is stored.  It calls nobody: what
+every reason (rules 3, 4, 6); nothing of a refused pod is stored.  It calls nobody: what
 follows from the facts is planned by `engine.plan`.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 #: A pod's claims, an allocation's results and a pod's containers: more is refused.
 CLAIMS_MAX = 256
 
-#: At most this many facts for one pod's refusals say something new (design.md rule 16).
+#: At most this many facts for one pod's refusals say something new (rule 16).
 _CHANGES_MAX = 8
 
 
@@ -109,7 +109,7 @@ def decide_ended(
 def decide_refused(
     node: Node, command: PreparePod, reasons: tuple[str, ...], *, attempts: int
 ) -> list[Draft]:
-    """Return the fact of a refusal, unless it only repeats the last one (design.md rule 16)."""
+    """Return the fact of a refusal, unless it only repeats the last one (rule 16)."""
     pod = command.pod
     fact = f.PrepareRefused(
         source=command.source, reasons=tuple(cut(r) for r in reasons[:32]), attempts=attempts

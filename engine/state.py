@@ -2,7 +2,7 @@
 What the node knows, as frozen values: claims, pods, drivers, and the policy it decides by.
 
 They are made by folding facts (`engine.claim`, `engine.node`) and by nothing else.  A `sequence` is
-that of the fact a value comes from; a `time` is the record's, for display only (design.md rule 15).
+that of the fact a value comes from; a `time` is the record's, for display only (rule 15).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Debt(_Value, frozen=True):
     sequence: int
     #: The boot of the last prepare intent: in another boot nothing of it can act any more.
     boot: str
-    #: The last prepare intent of this driver has a recorded answer (design.md rule 1).
+    #: The last prepare intent of this driver has a recorded answer (rule 1).
     answered: bool = False
     #: A prepare call in that boot ended without a known outcome: it may act until its deadline.
     unsettled: bool = False
@@ -170,7 +170,7 @@ class ClaimState(_Value, frozen=True):
     voided: str = ""
     overlaps: tuple[Overlap, ...] = ()
     anomalies: int = 0
-    #: Why nothing may be called for the claim (design.md rule 12); empty for a sound one.
+    #: Why nothing may be called for the claim (rule 12); empty for a sound one.
     suspect: str = ""
     last_sequence: int = 0
     last_id: str = ""
@@ -272,7 +272,7 @@ class RegisteredDriver(_Value, frozen=True):
 
 
 class Waiver(_Value, frozen=True):
-    """A debt that an operator waived; it outlives the claim (design.md rule 8)."""
+    """A debt that an operator waived; it outlives the claim (rule 8)."""
 
     claim: ClaimRef
     driver: DriverName

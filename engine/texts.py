@@ -6,7 +6,7 @@ import re
 
 __all__ = ["TEXT_BYTES_MAX", "cut", "masked"]
 
-#: Texts of others are cut to this many bytes (design.md section 4).
+#: Texts of others are cut to this many bytes (events/README.md).
 TEXT_BYTES_MAX = 4 * 1024
 
 _CUT_MARK = "… (cut)"

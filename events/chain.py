@@ -1,8 +1,8 @@
 """
 The hash chain: each record's link covers the one before, its subject and its bytes.
 
-It shows change, removal, insertion and reorder between two known links (spec/event-log.md section
-E). The link lies in a header, so that the record stays clean and the chain survives sourcing.
+It shows change, removal, insertion and reorder between two known links. The link lies in a header,
+so that the record stays clean and the chain survives sourcing.
 """
 
 from __future__ import annotations

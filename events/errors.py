@@ -38,7 +38,7 @@ __all__ = [
 class ClaimletError(Exception):
     """Anything that claimlet tells its callers; one line, and a hint where there is one."""
 
-    #: The exit code of a command that ends with this error (design.md section 6).
+    #: The exit code of a command that ends with this error.
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:

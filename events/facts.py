@@ -2,7 +2,7 @@
 The facts: everything that can have happened on a node, in the past tense.
 
 The class name in snake case is the fact's *word*: the record's `t`, the trigger of the machine, the
-last token of the subject and the event of the log line (design.md section 2).  A fact holds the
+last token of the subject and the event of the log line (engine/README.md).  A fact holds the
 body only; whom it is about stands in the record.  Meanings never change; fields are only ever
 added.
 

@@ -4,7 +4,7 @@ The log as its users see it: append and replay, nothing about NATS.
 `EventLog` is what the engine writes to; `Fold` is what it gives the log to call.  Whoever
 implements the log keeps three promises: a record is folded only after it is stored, records are
 folded in the order of their sequences without a hole, and an issued fact is never dropped
-(design.md section 4).
+(events/README.md).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The record: a fact with its envelope, as it lies in the log (design.md section 4).
+The record: a fact with its envelope, as it lies in the log (events/README.md).
 
 `Draft` is a fact that somebody wants to append; the log stamps it and makes it a `Record`.
 Decoding goes in three steps: the envelope with the body untouched, an upcast by (`t`, `v`), the
@@ -20,7 +20,7 @@ from .values import ClaimRef, PodRef
 
 __all__ = ["BODY_BYTES_MAX", "Draft", "Record", "Stamp", "decode", "encode", "stamp", "time_text"]
 
-#: A record's data, in bytes (design.md section 4).
+#: A record's data, in bytes (events/README.md).
 BODY_BYTES_MAX = 512 * 1024
 
 #: Texts of others are cut to this many bytes, with a mark.

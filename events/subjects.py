@@ -1,5 +1,5 @@
 """
-Subjects: where a fact is published, and what a token may be (design.md section 4).
+Subjects: where a fact is published, and what a token may be (events/README.md).
 
 ``dra.<node>.claim.<namespace>.<claim uid>.<fact>`` · ``dra.<node>.pod.<namespace>.<pod
 uid>.<fact>`` · ``dra.<node>.node.<fact>`` · ``dra.<node>.private.<namespace>.<claim

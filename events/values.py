@@ -1,7 +1,7 @@
 """
 Values that facts carry: references, allocations, devices, calls.
 
-All are frozen and small; unknown fields are ignored on decoding (design.md section 4).
+All are frozen and small; unknown fields are ignored on decoding (events/README.md).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Allocation(Value, frozen=True):
     What the scheduler gave a claim: the decoded results and the JSON they were decoded from.
 
     `verbatim` is `status.allocation` with opaque parameters replaced by their digest; `digest` is
-    the sha256 of the original, the claim's *allocation hash* (design.md rule 4).
+    the sha256 of the original, the claim's *allocation hash* (rule 4).
     """
 
     digest: str

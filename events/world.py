@@ -2,7 +2,7 @@
 The only way to time, randomness, ids and tasks.
 
 The engine and the append pipe get a `World` and use nothing else for these four, so that a whole
-service runs on a simulated one (design.md section 3).  An AST test forbids the direct ways.
+service runs on a simulated one (engine/README.md).  An AST test forbids the direct ways.
 """
 
 from __future__ import annotations

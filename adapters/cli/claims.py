@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATES", "command"]
 
-#: The states that people see (design.md section 2).
+#: The states that people see (engine/README.md).
 STATES = ("generated", "bound", "prepared", "needs-reprepare-after-boot", "unprepared")
 
 

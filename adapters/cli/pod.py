@@ -325,7 +325,7 @@ def _print(pods: list[PodClaims], output: Output) -> None:
 
 
 def _cdi_ids(claims: list[Any], pod_uid: str) -> list[str]:
-    """Return the CDI ids of *claims*, each once (spec/driver-protocol.md S16)."""
+    """Return the CDI ids of *claims*, each once."""
     ids = [
         cdi_id
         for claim in claims

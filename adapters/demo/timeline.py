@@ -2,7 +2,7 @@
 The timeline: what each device went through, from the log's facts alone.
 
 The records are folded as the service folds them, so there is no second idea of what a fact means.
-Times only place things on the axis (design.md rule 15); where several things happened within one
+Times only place things on the axis (rule 15); where several things happened within one
 column, the most telling one is drawn.
 """
 

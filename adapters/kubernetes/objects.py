@@ -221,7 +221,7 @@ def _container(container: _Container, kind: Any) -> ContainerUse:
 
 
 def _pod_claim(claim: _PodClaim, pod: _Pod) -> PodClaimObject:
-    """Resolve the entry's name as far as the pod itself tells (spec/node-manager.md section 2)."""
+    """Resolve the entry's name as far as the pod itself tells."""
     if claim.resource_claim_name:
         return PodClaimObject(name=claim.name, claim_name=claim.resource_claim_name)
     if not claim.resource_claim_template_name:
@@ -292,7 +292,7 @@ def _simulated(text: str, claim: str) -> dict[str, Any]:
 
 
 def _allocation(raw: dict[str, Any], *, honour_skips: bool) -> Allocation:
-    """Return *raw* decoded, and verbatim but for its opaque parameters (design.md section 7)."""
+    """Return *raw* decoded, and verbatim but for its opaque parameters."""
     shape = msgspec.convert(raw, _AllocationShape)
     results = shape.devices.results or ()
     digest = sha256(msgspec.json.encode(raw, order="sorted")).hexdigest()

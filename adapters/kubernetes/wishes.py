@@ -1,9 +1,8 @@
 """
 From documents to wishes: which pods a set of manifests asks for, with every UID filled in.
 
-An object without a UID means the live one of that kind and name, else a new one (design.md section
-6). A pod that a claim's reservation names by UID gets that UID.  Used by every source that reads
-manifests.
+An object without a UID means the live one of that kind and name, else a new one. A pod that a
+claim's reservation names by UID gets that UID.  Used by every source that reads manifests.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ What lies in a manifest directory: complete scans, and the last good content of 
 
 A scan is complete or it does not count.  A file that no longer parses keeps what it said last; one
 that never did is told apart, because nobody knows what it stands for; a file that is gone is only
-reported as gone.  What that means is judged by `source` (design.md rule 9).
+reported as gone.  What that means is judged by `source` (rule 9).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The manifest source: it asks for the pods of a directory, and says when one is g
 A pod is gone when two complete scans miss it, some time apart, in the directory that was seen
 first; a file that could never be read may be the one that has it.  A missing directory, another one
 under its name, or all of several pods missing at once say nothing: the source is *not in sync*
-until the pods are there again, or an operator unprepares them by hand (design.md rule 9).  Each
+until the pods are there again, or an operator unprepares them by hand (rule 9).  Each
 file is requested once per boot; a refused one is offered again with backoff, and at once where
 something changed.  A missing file means that the pod's containers have ended: the devices are taken
 back.

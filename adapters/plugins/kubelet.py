@@ -1,5 +1,5 @@
 """
-Is there a kubelet?  Never two managers for one driver (design.md rule 10).
+Is there a kubelet?  Never two managers for one driver (rule 10).
 
 A driver that two managers call gets an unprepare from one while the other still uses the claim.
 So the root directory is refused where a kubelet answers, and the kubelet's own root must be named

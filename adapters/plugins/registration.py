@@ -1,8 +1,8 @@
 """
 The handshake with one registration socket: who is there, is it acceptable, and telling it so.
 
-A driver is asked and judged as the kubelet does it (spec/node-manager.md section 5).  A plugin of
-another type hears nothing at all, because other registrars end on a refusal (design.md rule 10).
+A driver is asked and judged as the kubelet does it.  A plugin of
+another type hears nothing at all, because other registrars end on a refusal (rule 10).
 """
 
 from __future__ import annotations

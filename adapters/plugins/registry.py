@@ -3,7 +3,7 @@ The drivers that are there now: a watched directory, one follower for each socke
 
 A driver is what answers on its socket, not the file: sockets that a killed driver left are asked
 again and again and never removed.  Changes are seen at once through the kernel, and what was missed
-by a full scan; a socket that was replaced in place is another one (spec/driver-protocol.md, S7).
+by a full scan; a socket that was replaced in place is another one.
 """
 
 from __future__ import annotations

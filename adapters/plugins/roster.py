@@ -2,7 +2,7 @@
 Which driver instances are known, and which of them is called.
 
 Per driver there may be several, as during a rolling update: the newest that is connected is the one
-to call, else the newest, so that the caller sees its error (spec/node-manager.md section 5).
+to call, else the newest, so that the caller sees its error.
 """
 
 from __future__ import annotations

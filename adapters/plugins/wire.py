@@ -5,7 +5,7 @@ Messages live in a descriptor pool of our own, so that a third party's generated
 same symbols can be loaded in this process, and no generated code has to match a protobuf version.
 Calls carry bytes; encoding and decoding is done here, by hand-written method tables, so that an
 answer that cannot be decoded is an error with a name and not a lost result.
-It bounds what it turns into values (design.md section 4); what an answer *means* is for `answers`.
+It bounds what it turns into values (events/README.md); what an answer *means* is for `answers`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "encode_unprepare",
 ]
 
-#: What one claim's answer may hold at most (design.md section 4).
+#: What one claim's answer may hold at most (events/README.md).
 DEVICES_MAX = 256
 CDI_IDS_MAX = 32
 ANSWER_BYTES_MAX = 256 * 1024

@@ -1,8 +1,8 @@
 """
 Which records of the log belong to a claim, a pod or the node, and how they read.
 
-Names are labels: a history is that of one UID, the one that is open, else the newest (design.md
-section 6).  Everything here is pure; the records come from a replay.
+Names are labels: a history is that of one UID, the one that is open, else the newest.  Everything
+here is pure; the records come from a replay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 The service's log: its own server or a configured one, opened, watched over, closed last.
 
-The locks are taken before anything else: of the state directory and of the root (design.md rule
+The locks are taken before anything else: of the state directory and of the root (rule
 11). When the log goes away nothing new is called; when it is back the loop plans the whole node
 again.
 """

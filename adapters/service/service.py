@@ -3,7 +3,7 @@ The composition root: everything that a node's service is made of, started and s
 
 Locks first, then the log's server, the log with its replay, the loop, the drivers, and last whoever
 may ask for something.  Stopping goes the other way round: nobody asks any more, calls in flight
-end, `stopped` is recorded, the server goes last (design.md sections 3, 4 and 7).  Here alone
+end, `stopped` is recorded, the server goes last (engine/README.md).  Here alone
 settings become objects; here alone a signal is heard.
 """
 

@@ -1,7 +1,7 @@
 """
 Storing facts: decide under the fact locks, append with what follows, fold, and only then tell.
 
-Memory never runs ahead of the log (design.md rule 2): the log folds what it has stored.  The *fact
+Memory never runs ahead of the log (rule 2): the log folds what it has stored.  The *fact
 locks* of a group are held until it is folded, however long its caller waits (rule 7); an append
 that is not resolved in time keeps its claims locked until it is.
 """
@@ -42,7 +42,7 @@ class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """Delays that double up to a bound, ±10 % (design.md rule 8)."""
+    """Delays that double up to a bound, ±10 % (rule 8)."""
 
     first_seconds: float
     max_seconds: float

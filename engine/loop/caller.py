@@ -2,7 +2,7 @@
 Calling drivers: one call per operation and driver, retried with backoff until it is owed no more.
 
 The plan says that a call is owed; when it is due is known only here and is volatile: after a start
-everything is due at once (design.md section 3, rule 8).  A claim is *busy* while a call of it is in
+everything is due at once (engine/README.md, rule 8).  A claim is *busy* while a call of it is in
 flight; what opens or closes its intent waits (rule 7).  A prepare whose end is not known may act
 until its deadline, so an unprepare answered before that is provisional and made once more (rule 1).
 """

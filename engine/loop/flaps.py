@@ -1,5 +1,5 @@
 """
-Drivers that come and go all the time, kept from flooding the log (design.md rule 16).
+Drivers that come and go all the time, kept from flooding the log (rule 16).
 
 A driver may register many times in a row, as a rollout or a test does; who goes on like that is
 recorded as registered a few times an hour only, and must stay until its turn.  Until then its pods

@@ -3,7 +3,7 @@ One node's claims, driven: commands in, driver calls out, everything through the
 
 A command's facts and all that follows from them are appended as one group; what is still owed after
 that is found by planning again whatever a folded fact has touched.  It keeps rules 1, 2, 7, 8, 11
-and 14 of design.md section 3; the rules of what is owed stand in `engine.plan`.
+and 14 of engine/README.md; the rules of what is owed stand in `engine.plan`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The append pipe: one FIFO that owns the fence (design.md section 4).
+The append pipe: one FIFO that owns the fence (events/README.md).
 
 Every record is fenced on the sequence before its own and is given that place for good when it is
 issued: the next record's chain link covers it.  So the pipe never drops, replaces or reorders what

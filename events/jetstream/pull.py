@@ -2,7 +2,7 @@
 One pull over a part of the stream: an ephemeral consumer, and messages asked for ahead.
 
 nats-py's own fetch reads 22,000 records a second; asking for batches ahead and taking the messages
-in a callback reads more than five times as many (spec/event-log.md B3).  A consumer that is gone,
+in a callback reads more than five times as many.  A consumer that is gone,
 as after a restart of the server, is made again where the reading stopped; whoever reads checks the
 sequences, so nothing here has to be believed.
 """

@@ -2,7 +2,7 @@
 Replay the whole log, and believe nothing: each record is the next one, each link follows the last.
 
 JetStream was seen to skip a damaged record, or the rest of a block, without a word, and its ordered
-consumers do not notice (spec/event-log.md B6).  So a replay ends at a sequence that is known before
+consumers do not notice.  So a replay ends at a sequence that is known before
 it starts, and everything up to there must come, in order, with a chain that holds; else it raises.
 """
 

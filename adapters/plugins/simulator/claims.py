@@ -2,7 +2,7 @@
 Reads allocations from an API server, as drivers on upstream's helper do for each prepare.
 
 The wire of the driver API carries names only.  Errors are worded like the helper's, and like there
-one claim that cannot be read fails the whole call (spec/driver-protocol.md, S1).
+one claim that cannot be read fails the whole call.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ class TestAllocations:
 
 
 class TestOpaqueParameters:
-    """What only the driver understands may hold secrets (design.md section 7)."""
+    """What only the driver understands may hold secrets."""
 
     def test_leave_only_a_digest(self) -> None:
         """They are in the private part and nowhere else; the rest stays verbatim."""

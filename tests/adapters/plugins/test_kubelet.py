@@ -1,4 +1,4 @@
-"""Never beside a kubelet: design.md rule 10."""
+"""Never beside a kubelet: rule 10."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
 Registration as the kubelet does it, with real drivers on real sockets.
 
-The rows G of spec/node-manager.md section 8 and kind I of spec/field-reports.md.  Delays between
+Kubelet's own scenarios of its plugin manager, and reports from the field.  Delays between
 attempts are noted and shortened; connections and calls take the time that they take.
 """
 
@@ -85,7 +85,7 @@ class TestHandshake:
         """
         A plugin of another type hears nothing at all, and drivers beside it are registered.
 
-        Upstream refuses it; registrars of other types end on a refusal (design.md rule 10).
+        Upstream refuses it; registrars of other types end on a refusal (rule 10).
         """
         async with (
             Node(root) as node,
