@@ -63,7 +63,9 @@ def _history_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _checked(wanted: _Wanted) -> _Wanted:
     if wanted.watch and (wanted.reverse or wanted.until is not None):
-        raise UsageError("--watch shows what is to come: no --reverse, no --until")
+        raise UsageError(
+            "--watch shows what is to come: no --reverse, no --until", hint="leave it out"
+        )
     if wanted.watch and wanted.output.format in ("json", "yaml"):
         raise UsageError("--watch has no end, and a document has one", hint="-o jsonl")
     return wanted

@@ -181,7 +181,7 @@ def namespace_options(function: F) -> F:
         namespace = values.pop("namespace")
         if values.pop("all_namespaces"):
             if namespace is not None:
-                raise UsageError("-n names one namespace and -A all of them")
+                raise UsageError("-n names one namespace and -A all of them", hint="leave one out")
             return function(*args, namespace=None, **values)
         return function(*args, namespace=namespace or "default", **values)
 

@@ -70,7 +70,7 @@ def prepare(
     The wish is kept and retried; --wait returns when it has come true.
     """
     if (once or cdi_args or cdi_annotations) and not wait:
-        raise UsageError("--once, --cdi-args and --cdi-annotations need --wait")
+        raise UsageError("--once, --cdi-args and --cdi-annotations need --wait", hint="add --wait")
     documents = _read(files)
 
     async def order(client: ControlClient) -> list[PodClaims]:

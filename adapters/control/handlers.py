@@ -225,7 +225,8 @@ class Handlers:
         ]
         if not found:
             raise NotFoundError(
-                f"no waived debt of {request.driver} for {request.namespace}/{request.name}"
+                f"no waived debt of {request.driver} for {request.namespace}/{request.name}",
+                hint=f"claimlet drivers can-stop {request.driver} lists them",
             )
         for waiver in found:
             await self._loop.settle(waiver.claim.uid, waiver.driver, who=actor, why=request.reason)

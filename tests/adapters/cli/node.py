@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.adapters.service_process import DriverProcess, ServiceProcess, manifest
+from tests.adapters.service_process import DriverProcess, ServiceProcess, eventually, manifest
 
 from claimlet.adapters.cli import invoke
 
@@ -111,3 +111,17 @@ class Node:
         ).json
         assert found["state"] == "prepared"
         return found
+
+    def failing(self, method: str, claim: str, text: str) -> None:
+        """Let the driver fail *method* for *claim*."""
+        self.script({"method": method, "claim": claim, "fail": text})
+
+    def stuck(self, pod: str, claim: str, text: str) -> None:
+        """End *pod*, whose claim's driver fails to unprepare it, and wait until that is seen."""
+        self.failing("unprepare", claim, text)
+        self.good("pod", "unprepare", f"ml/{pod}")
+        self.until_failed(claim)
+
+    def until_failed(self, claim: str) -> None:
+        """Wait until the claim's last call has failed."""
+        eventually(lambda: self.service.claims()[f"ml/{claim}"].last_error, f"{claim} failed")

@@ -83,11 +83,7 @@ class TestList:
         """`--faults` leaves those that something is wrong with, which is shown."""
         node.prepared("fine", "fine-a")
         node.prepared("faulty", "faulty-a")
-        node.script({"method": "unprepare", "claim": "faulty-a", "fail": "in use"})
-        node.good("pod", "unprepare", "ml/faulty")
-        eventually(
-            lambda: node.good("claims", "list", "-A", "--faults", "-o", "name").out, "a fault"
-        )
+        node.stuck("faulty", "faulty-a", "in use")
 
         ran = node.good("claims", "list", "-A", "--faults", "-o", "wide")
         (row,) = ran.rows
@@ -144,8 +140,7 @@ class TestOne:
     def test_is_described_with_what_is_wrong(self, node: Node) -> None:
         """What is owed, since when, and the last error."""
         node.prepared("bad", "bad-a")
-        node.script({"method": "unprepare", "claim": "bad-a", "fail": "in use"})
-        node.call("pod", "unprepare", "ml/bad", "--wait", "--timeout", "0.3")
+        node.stuck("bad", "bad-a", "in use")
         ran = node.good("claims", "describe", "ml/bad-a")
 
         assert "Owed:       unprepare by gpu.demo since " in ran.out

@@ -67,8 +67,7 @@ class TestCanStop:
 
     def test_is_not_said_while_something_is_owed(self, node: Node, pod: str) -> None:
         """An unprepare that is owed is named with its reason."""
-        node.script({"method": "unprepare", "claim": "holder-a", "fail": "in use"})
-        node.call("pod", "unprepare", pod, "--wait", "--timeout", "0.3")
+        node.stuck("holder", "holder-a", "in use")
 
         ran = node.call("drivers", "can-stop", "gpu.demo", "-o", "jsonl")
         assert ran.code == 1

@@ -144,7 +144,7 @@ class TestPrepare:
     def test_returns_at_once_without_wait(self, node: Node) -> None:
         """A wish that is recorded is success, whatever comes of it."""
         path = str(node.manifest("slow", ["slow-a"]))
-        node.script({"method": "prepare", "claim": "slow-a", "fail": "busy"})
+        node.failing("prepare", "slow-a", "busy")
         ran = node.good("pod", "prepare", "-f", path, "-o", "json")
 
         assert ran.json["state"] == "pending"
@@ -217,7 +217,9 @@ class TestPrepare:
     def test_keeps_the_wish_when_its_time_is_up(self, node: Node) -> None:
         """Exit 5 says that it is still wanted and how to withdraw it; it comes true later."""
         path = str(node.manifest("late", ["late-a"]))
-        node.script({"method": "prepare", "claim": "late-a", "fail": "no power"})
+        node.failing("prepare", "late-a", "no power")
+        node.good("pod", "prepare", "-f", path)
+        node.until_failed("late-a")
         ran = node.call("pod", "prepare", "-f", path, "--wait", "--timeout", "0.4", "-o", "json")
 
         error = told(ran, 5)
@@ -234,7 +236,7 @@ class TestPrepare:
     def test_withdraws_the_wish_with_once(self, node: Node) -> None:
         """`--once` leaves nothing wanted behind."""
         path = str(node.manifest("once", ["once-a"]))
-        node.script({"method": "prepare", "claim": "once-a", "fail": "no power"})
+        node.failing("prepare", "once-a", "no power")
         ran = node.call("pod", "prepare", "-f", path, "--wait", "--once", "--timeout", "0.3")
 
         assert "not prepared" in told(ran, 5)
@@ -273,7 +275,7 @@ class TestUnprepare:
     def test_says_what_is_still_owed_in_time(self, node: Node) -> None:
         """Exit 5 names claim, driver and reason; it goes on by itself."""
         node.prepared("stuck", "stuck-a")
-        node.script({"method": "unprepare", "claim": "stuck-a", "fail": "in use"})
+        node.stuck("stuck", "stuck-a", "in use")
         ran = node.call("pod", "unprepare", "ml/stuck", "--wait", "--timeout", "0.4")
 
         error = told(ran, 5)

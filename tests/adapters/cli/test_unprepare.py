@@ -11,8 +11,7 @@ class TestWaive:
     def test_gives_a_debt_up(self, node: Node) -> None:
         """The claim is unprepared, the debt stays on the node's list until it is settled."""
         node.prepared("waived", "waived-a")
-        node.script({"method": "unprepare", "claim": "waived-a", "fail": "lost"})
-        node.call("pod", "unprepare", "ml/waived", "--wait", "--timeout", "0.3")
+        node.stuck("waived", "waived-a", "lost")
 
         ran = node.good(
             "unprepare", "waive", "ml/waived-a", "--driver", "gpu.demo", "--reason", "replaced"
