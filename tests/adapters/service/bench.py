@@ -12,18 +12,16 @@ import base64
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import nats
 from tests.adapters.service_process import (
-    NODE,
     DriverProcess,
     ServiceProcess,
     eventually,
@@ -305,12 +303,13 @@ class Bench:
 
 @contextmanager
 def bench_in(
-    directory: Path | None = None, *, drivers: Sequence[str] = ("a.example.com", "b.example.com")
+    *,
+    drivers: Sequence[str] = ("a.example.com", "b.example.com"),
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Bench]:
-    """Give a running service with *drivers*."""
-    with short_directory() as short:
-        service = ServiceProcess(directory or short, environ=SETTINGS)
-        assert service.settings.node == NODE
+    """Give a running service with *drivers*; *settings* are for its environment."""
+    with short_directory() as directory:
+        service = ServiceProcess(directory, environ=SETTINGS | dict(settings or {}))
         with service:
             bench = Bench(service, drivers)
             try:
