@@ -70,7 +70,11 @@ class RealWorld:
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> Task:
         """Run *work* beside the caller; an exception that leaves it ends the whole world."""
-        task = self._group.create_task(work, name=name)
+        try:
+            task = self._group.create_task(work, name=name)
+        except RuntimeError:  # the world is ending
+            work.close()
+            raise
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

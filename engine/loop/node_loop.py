@@ -301,7 +301,16 @@ class NodeLoop:
         await self._appender.persist({f"source:{source}"}, decide)
 
     async def stopped(self, reason: str) -> None:
-        """Record that this process stops in good order."""
+        """
+        Record that this process stops in good order.
+
+        Raises:
+            LogUnavailableError: The log does not answer.
+            FencedError: Another writer has taken the log over: there is nothing to record.
+            LogDamagedError: The log no longer holds what it acknowledged.
+        """
+        if self._appender.failure is not None:
+            raise self._appender.failure
         await self._appender.append([Draft(fact=f.Stopped(reason=reason))], frozenset())
 
     # --- drivers come and go (engine.ports.DriverListener) ---------------------------------------

@@ -248,7 +248,8 @@ class Connection:
                 hint="the seed file is another server's, or the server asks for one",
             )
         return LogUnavailableError(
-            f"the log at {self._address.url} is not reachable: {what}: {problem or text}"
+            f"the log at {self._address.url} is not reachable: {what}: {problem or text}",
+            hint="is that nats-server running? the setting log.url names another one",
         )
 
     async def _on_error(self, error: Exception) -> None:

@@ -230,8 +230,9 @@ def r11_one_answer_is_enough(patch: Patch) -> None:
 
 def r11_only_the_first_driver(patch: Patch) -> None:
     """Ask only the first driver of a claim."""
-    right = ClaimState.prepare_drivers.fget  # type: ignore[attr-defined]
-    patch.setattr(ClaimState, "prepare_drivers", property(lambda self: right(self)[:1]))
+    right = vars(ClaimState)["prepare_drivers"]
+    first = property(lambda self: right.__get__(self)[:1])
+    patch.setattr(ClaimState, "prepare_drivers", first)
 
 
 # --- R12: after a restart all is as before, from replay ------------------------------------------

@@ -20,7 +20,8 @@ from claimlet.events.values import PreparedDevice
 
 
 def device(**fields: Any) -> PreparedDevice:
-    return PreparedDevice(**({"pool": "node-a", "device": "gpu-0"} | fields))
+    known: dict[str, Any] = {"pool": "node-a", "device": "gpu-0"}
+    return PreparedDevice(**(known | fields))
 
 
 def prepared(*devices: Any) -> Prepared:

@@ -38,7 +38,7 @@ COLUMNS = {
     "c": Phase.CLOSED,
 }
 
-#: fact by phase: where it leads, `=` stays, `.` may not follow (design.md section 2).
+#: fact by phase: where it leads, `=` stays, `.` may not follow (engine/README.md).
 TABLE = """
                    a    g    b    bp   bu   p    pu   n    np   nu   u    c
 generated          g    .    .    .    .    .    .    .    .    .    .    .

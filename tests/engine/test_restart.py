@@ -343,7 +343,7 @@ class TestReboot:
         assert rig.facts("reprepare_needed") == []
         assert rig.state("c1") == "unprepared"
 
-    @pytest.mark.rule("R8")
+    @pytest.mark.rule("R2")
     @simulated
     async def test_a_pod_that_left_is_not_prepared_again(self) -> None:
         """A pod that ends after the reboot is unprepared without a Prepare before."""

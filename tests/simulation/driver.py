@@ -8,6 +8,7 @@ the process that called it is dead.  A reboot clears what it holds.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -43,20 +44,33 @@ class FakeDriver:
         #: Hears each call before anything else.
         self.watch: Callable[[str, str, Sequence[Claim]], None] = lambda *_: None
         self._late: set[asyncio.Task[None]] = set()
+        self._in_flight: Counter[ClaimUid] = Counter()
+        #: Calls that had to wait for another one and did not.
+        self.violations: list[str] = []
 
     async def prepare(
         self, claims: Sequence[Claim], *, timeout_seconds: float
     ) -> Mapping[ClaimUid, Prepared | Failed]:
         """Prepare *claims*, as the script wants it."""
-        answer = await self._enter("prepare", claims, timeout_seconds)
-        return self._made(answer, "prepare", claims)  # type: ignore[no-any-return]
+        return await self._call("prepare", claims, timeout_seconds)  # type: ignore[no-any-return]
 
     async def unprepare(
         self, claims: Sequence[Claim], *, timeout_seconds: float
     ) -> Mapping[ClaimUid, Failed | None]:
         """Unprepare *claims*, as the script wants it."""
-        answer = await self._enter("unprepare", claims, timeout_seconds)
-        return self._made(answer, "unprepare", claims)  # type: ignore[no-any-return]
+        return await self._call("unprepare", claims, timeout_seconds)  # type: ignore[no-any-return]
+
+    async def _call(self, method: str, claims: Sequence[Claim], timeout_seconds: float) -> Any:
+        """Do one call; no claim of it may be in another call of this driver."""
+        uids = Counter(c.uid for c in claims)
+        if twice := uids & self._in_flight:
+            self.violations.append(f"{method} of {sorted(twice)} while another call has them")
+        self._in_flight += uids
+        try:
+            answer = await self._enter(method, claims, timeout_seconds)
+            return self._made(answer, method, claims)
+        finally:
+            self._in_flight -= uids
 
     def _made(self, answer: Any, method: str, claims: Sequence[Claim]) -> Any:
         if isinstance(answer, _Whole):

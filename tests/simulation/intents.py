@@ -2,7 +2,7 @@
 Intent before effect, watched from outside: which calls the stored records allow right now.
 
 It reads the stored bytes and nothing of the engine's state, so that a mistake in the fold cannot
-hide a call that no acknowledged fact announced (design.md rule 1).
+hide a call that no acknowledged fact announced (rule 1).
 """
 
 from __future__ import annotations

@@ -33,12 +33,31 @@ __all__ = ["ACTIONS", "DRIVERS", "POLICIES", "Action", "Play", "check", "play", 
 
 GPU, NIC = DRIVERS = ("gpu.example.com", "nic.example.com")
 PODS = ("p1", "p2", "p3")
-#: c1 and c3 are on one device: they overlap.
 CLAIMS = {
     "c1": claim("c1", f"{GPU}/gpu-0"),
     "c2": claim("c2", f"{GPU}/gpu-1", f"{NIC}/nic-0"),
+    # On the device of c1: they overlap.
     "c3": claim("c3", f"{GPU}/gpu-0"),
+    # Of the name of c1, and of its UID.
+    "twin": claim("c1", f"{GPU}/gpu-2", uid="twin-uid"),
+    "moved": claim("c1", f"{GPU}/gpu-3"),
+    "bare": claim("bare"),
 }
+#: What a pod may ask for.
+WISHES = (
+    ("c1",),
+    ("c2",),
+    ("c1", "c2"),
+    ("c3",),
+    ("c1", "c3"),
+    ("c2", "c3"),
+    ("c1", "c2", "c3"),
+    ("twin",),
+    ("moved", "c2"),
+    ("bare",),
+    ("twin", "c2", "bare"),
+    (),
+)
 SPANS = (0.0, 0.001, 0.004, 0.02, 0.6, 5.0, 50.0)
 
 
@@ -208,7 +227,7 @@ ACTIONS = tuple(
 
 
 def _uid(number: int) -> ClaimUid:
-    return list(CLAIMS.values())[number % 3].ref.uid
+    return list(CLAIMS.values())[number % 4].ref.uid
 
 
 def _driver(number: int) -> DriverName:
@@ -217,9 +236,9 @@ def _driver(number: int) -> DriverName:
 
 def _wish(a: int, b: int) -> PreparePod:
     """Return a wish for one of the pods: some of the claims, and some of those used."""
-    names = [name for n, name in enumerate(CLAIMS) if (b % 7 + 1) >> n & 1]
-    used = names[: len(names) - (b // 7 % 2)]
-    return pod(PODS[a % 3], *(CLAIMS[name] for name in names), used=used)
+    claims = [CLAIMS[name] for name in WISHES[b % len(WISHES)]]
+    used = [c.ref.name for c in claims[: len(claims) - (a // 3 % 2)]]
+    return pod(PODS[a % 3], *claims, used=used)
 
 
 def check(rig: Rig) -> None:

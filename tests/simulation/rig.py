@@ -229,7 +229,9 @@ class Rig:
         await asyncio.sleep(seconds)
         if self.world.errors:
             raise self.world.errors[0]
-        assert not self.intents.violations, self.intents.violations
+        drivers = self.all_drivers.values()
+        violations = [*self.intents.violations, *(v for d in drivers for v in d.violations)]
+        assert not violations, violations
 
     def claim(self, name: str) -> ClaimState:
         """Return the newest claim called *name*."""
