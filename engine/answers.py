@@ -25,6 +25,7 @@ __all__ = [
     "judge",
     "judge_error",
     "judge_unprepared",
+    "too_large",
 ]
 
 DEVICES_MAX = 256
@@ -60,10 +61,10 @@ def judge(answer: object) -> Prepared | Failed:
         return _odd(f"a {type(answer).__name__} where Prepared or Failed was due")
     try:
         if len(answer.devices) > DEVICES_MAX:
-            return _too_large(f"{len(answer.devices)} devices, more than {DEVICES_MAX}")
+            return too_large(f"{len(answer.devices)} devices, more than {DEVICES_MAX}")
         data = _encoder.encode(answer.devices)
         if len(data) > ANSWER_BYTES_MAX:
-            return _too_large(f"{len(data)} bytes for one claim, more than {ANSWER_BYTES_MAX}")
+            return too_large(f"{len(data)} bytes for one claim, more than {ANSWER_BYTES_MAX}")
         devices = _devices.decode(data)
     except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
         return _odd(str(error))
@@ -96,14 +97,15 @@ def _wrong_id(devices: tuple[PreparedDevice, ...]) -> Failed | None:
     for device in devices:
         ids = device.cdi_device_ids
         if len(ids) > CDI_IDS_MAX:
-            return _too_large(f"{len(ids)} CDI ids for one device, more than {CDI_IDS_MAX}")
+            return too_large(f"{len(ids)} CDI ids for one device, more than {CDI_IDS_MAX}")
         if bad := next((i for i in ids if not is_cdi_id(i)), None):
             text = f"the driver answered {bad[:200]!r}, which is no CDI id (vendor/class=name)"
             return Failed(text, outcome="invalid", code="cdi_id")
     return None
 
 
-def _too_large(what: str) -> Failed:
+def too_large(what: str) -> Failed:
+    """Return the failure of a claim whose answer has *what*, which is beyond a bound."""
     return Failed(f"the driver's answer is too large: {what}", outcome="invalid", code="too_large")
 
 

@@ -18,13 +18,11 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from ...engine.answers import ANSWER_BYTES_MAX, DEVICES_MAX
 from ...events.values import ClaimRef, ClaimUid, PreparedDevice
 
 __all__ = [
-    "ANSWER_BYTES_MAX",
     "APIS",
-    "CDI_IDS_MAX",
-    "DEVICES_MAX",
     "GET_INFO",
     "NOTIFY",
     "V1",
@@ -45,11 +43,6 @@ __all__ = [
     "encode_status",
     "encode_unprepare",
 ]
-
-#: What one claim's answer may hold at most (events/README.md).
-DEVICES_MAX = 256
-CDI_IDS_MAX = 32
-ANSWER_BYTES_MAX = 256 * 1024
 
 #: Entries of an answer that nobody asked for are looked at up to here, the rest is dropped; no UID
 #: is longer than this.
@@ -290,13 +283,11 @@ def _bounded(claim_uid: ClaimUid) -> ClaimUid:
 def _claim_answer(api: DraApi, entry: Any) -> ClaimAnswer:
     if entry.error:
         return ClaimAnswer(error=entry.error)
+    # Looked at here as well, before anything is made of it: megabytes are not worth the time.
     if len(entry.devices) > DEVICES_MAX:
-        return ClaimAnswer(too_large=f"{len(entry.devices)} devices, at most {DEVICES_MAX}")
+        return ClaimAnswer(too_large=f"{len(entry.devices)} devices, more than {DEVICES_MAX}")
     if entry.ByteSize() > ANSWER_BYTES_MAX:
-        return ClaimAnswer(too_large=f"{entry.ByteSize()} bytes, at most {ANSWER_BYTES_MAX}")
-    most_ids = max((len(device.cdi_device_ids) for device in entry.devices), default=0)
-    if most_ids > CDI_IDS_MAX:
-        return ClaimAnswer(too_large=f"{most_ids} CDI ids of one device, at most {CDI_IDS_MAX}")
+        return ClaimAnswer(too_large=f"{entry.ByteSize()} bytes, more than {ANSWER_BYTES_MAX}")
     return ClaimAnswer(devices=tuple(_device(api, device) for device in entry.devices))
 
 

@@ -32,7 +32,15 @@ class TestGrammar:
     @pytest.mark.rule("R13")
     @pytest.mark.parametrize(
         "text",
-        ["vendor.com/gpu=0", "vendor.com/gpu=a-b_c.d:e", "Ve_n-d.or/cl_a.s-s=x", "ab/cd=0"],
+        [
+            "vendor.com/gpu=0",
+            "vendor.com/gpu=a-b_c.d:e",
+            "Ve_n-d.or/cl_a.s-s=x",
+            "ab/cd=0",
+            "k8s.gpu.example.com/gpu=0123-4567-gpu-0",
+            "v1/c_1=a:b.c-d_e",
+            "gpu.example.com/metadata=uid_request",
+        ],
     )
     def test_an_id(self, text: str) -> None:
         """A qualified CDI name has a vendor, a class and a device."""
@@ -56,6 +64,9 @@ class TestGrammar:
             "vendor.com/gpu=é",
             "1vendor.com/gpu=0",
             "vendor.com-/gpu=0",
+            "vendor.com/gpu=0-",
+            "vendor.com/gpu=a=b",
+            "vendor.com/a/b=c",
             "vendor.com/gpu=0,vendor.com/gpu=1",
         ],
     )

@@ -16,6 +16,7 @@ from claimlet.adapters.plugins.channel import FRAME_BYTES_MAX, DriverChannel
 from claimlet.adapters.plugins.dra import DraAdapter
 from claimlet.adapters.plugins.simulator.driver import PANIC_EXIT_CODE
 from claimlet.adapters.plugins.wire import V1, V1BETA1
+from claimlet.engine.answers import judge
 from claimlet.engine.ports import DriverCallError, Failed, Prepared
 from claimlet.engine.texts import TEXT_BYTES_MAX
 from claimlet.events.values import ClaimUid, PreparedDevice
@@ -105,9 +106,9 @@ class TestAnswers:
         ("answer", "code"),
         [
             ({"answer": "bad_cdi"}, "cdi_id"),
-            ({"answer": "many_cdi", "count": 33}, "answer_too_large"),
-            ({"answer": "many_devices", "count": 257}, "answer_too_large"),
-            ({"answer": "huge"}, "answer_too_large"),
+            ({"answer": "many_cdi", "count": 33}, "too_large"),
+            ({"answer": "many_devices", "count": 257}, "too_large"),
+            ({"answer": "huge"}, "too_large"),
         ],
     )
     async def test_one_bad_claim(self, root: Path, answer: dict[str, Any], code: str) -> None:
@@ -117,8 +118,8 @@ class TestAnswers:
 
             outcomes = await driver.prepare(*claims("a", "b"))
 
-        assert isinstance(outcomes[ClaimUid("uid-a")], Prepared)
-        failed = outcomes[ClaimUid("uid-b")]
+        assert isinstance(judge(outcomes[ClaimUid("uid-a")]), Prepared)
+        failed = judge(outcomes[ClaimUid("uid-b")])
         assert isinstance(failed, Failed)
         assert (failed.outcome, failed.code) == ("invalid", code)
 

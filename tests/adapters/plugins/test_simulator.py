@@ -17,11 +17,11 @@ from tests.adapters.plugins.local_driver import LocalDriver
 from tests.adapters.plugins.node import CALL_SECONDS, Node, claim, claims, devices_of, text_of
 
 from claimlet.adapters.gateway.server import ClaimsGateway
-from claimlet.adapters.plugins.answers import is_cdi_id
 from claimlet.adapters.plugins.simulator.driver import PANIC_EXIT_CODE, SimulatedDriver
 from claimlet.adapters.plugins.simulator.options import DriverOptions
 from claimlet.adapters.plugins.wire import V1, encode_claims
 from claimlet.adapters.world import RealWorld
+from claimlet.engine.answers import is_cdi_id
 from claimlet.engine.ports import Claim, DriverCallError, Failed, Prepared
 from claimlet.events.values import ClaimUid
 
