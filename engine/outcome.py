@@ -146,12 +146,16 @@ def decide_reprepare(claim: ClaimState, *, actor: str) -> list[Draft]:
     """
     fact = f.ReprepareNeeded(why="operator")
     if claim.suspect:
-        raise RefusedError([f"claim {claim.ref} is suspect: {claim.suspect}"])
+        raise RefusedError(
+            [f"claim {claim.ref} is suspect: {claim.suspect}"],
+            hint=f"claimlet claims describe {claim.ref}",
+        )
     try:
         check(claim, fact)
     except IllegalFactError:
         raise RefusedError(
-            [f"claim {claim.ref} is {claim.phase.value}; there is nothing to prepare again"]
+            [f"claim {claim.ref} is {claim.phase.value}; there is nothing to prepare again"],
+            hint=f"claimlet claims describe {claim.ref} shows what it waits for",
         ) from None
     return [Draft(fact=fact, claim=claim.ref, cause=claim.last_id, actor=actor)]
 
@@ -198,7 +202,8 @@ def decide_waived(claim: ClaimState, driver: DriverName, *, who: str, why: str) 
     except IllegalFactError:
         owes = ", ".join(debt.driver for debt in claim.debts) or "nobody"
         raise RefusedError(
-            [f"claim {claim.ref} has no debt of {driver} that can be waived (owing: {owes})"]
+            [f"claim {claim.ref} has no debt of {driver} that can be waived (owing: {owes})"],
+            hint=f"claimlet claims describe {claim.ref} shows what is owed",
         ) from None
     return [Draft(fact=fact, claim=claim.ref, cause=claim.last_id, actor=who)]
 
@@ -213,7 +218,10 @@ def decide_settled(
         NotFoundError: There is no such waived debt.
     """
     if (claim_uid, driver) not in node.waivers:
-        raise NotFoundError(f"no waived debt of {driver} for claim {claim_uid}")
+        raise NotFoundError(
+            f"no waived debt of {driver} for claim {claim_uid}",
+            hint=f"claimlet drivers can-stop {driver} lists what is owed",
+        )
     fact = f.WaiverSettled(claim_uid=claim_uid, driver=driver, who=who, why=cut(why))
     return [Draft(fact=fact, actor=who)]
 

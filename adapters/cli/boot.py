@@ -103,7 +103,8 @@ def _is_prepared_again(claim: ClaimView) -> bool:
     if _is_unpreparing(claim) or claim.lost or claim.suspect:
         return False
     used = len(claim.pods) > len(claim.skipped_pods)
-    return used and claim.state in ("bound", "prepared", "needs-reprepare-after-boot")
+    voided = any(driver.state == "prepared" for driver in claim.drivers)
+    return used and (voided or claim.state in ("prepared", "needs-reprepare-after-boot"))
 
 
 def _label(claim: ClaimView) -> str:

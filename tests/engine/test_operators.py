@@ -72,8 +72,9 @@ class TestWaive:
         """A driver that owes nothing, and a claim that is not there, cannot be waived."""
         rig = await owing(GPU)
 
-        with pytest.raises(RefusedError, match=f"owing: {GPU}"):
+        with pytest.raises(RefusedError, match=f"owing: {GPU}") as refused:
             await rig.loop.waive(C1, NIC, who="ops", why="x")
+        assert "claims describe ml/c1" in refused.value.hint
         with pytest.raises(NotFoundError):
             await rig.loop.waive(ClaimUid("c9"), GPU, who="ops", why="x")
 
@@ -166,8 +167,9 @@ class TestReprepare:
         """An unpreparing or ended claim cannot be prepared again."""
         rig = await owing()
 
-        with pytest.raises(RefusedError, match="prepared_unpreparing"):
+        with pytest.raises(RefusedError, match="prepared_unpreparing") as refused:
             await rig.loop.reprepare(C1, actor="ops")
+        assert "claims describe ml/c1" in refused.value.hint
         with pytest.raises(NotFoundError):
             await rig.loop.reprepare(ClaimUid("c9"), actor="ops")
 
@@ -317,8 +319,9 @@ class TestSuspect:
         """An operator's re-prepare, and a driver's replay, leave it alone."""
         rig = await self.suspect()
 
-        with pytest.raises(RefusedError, match="suspect"):
+        with pytest.raises(RefusedError, match="suspect") as refused:
             await rig.loop.reprepare(C1, actor="ops")
+        assert "claims describe ml/c1" in refused.value.hint
         assert await rig.loop.replay_driver(GPU, actor="ops") == 0
 
     @simulated

@@ -24,6 +24,17 @@ class TestPlan:
         assert text.startswith("A reboot of node-a now would:\n")
         assert "ml/planned-a" in text
 
+    def test_leaves_what_no_driver_has_prepared(self, node: Node) -> None:
+        """A claim that was never prepared loses nothing by a reboot."""
+        path = node.manifest("unborn", ["unborn-a"])
+        node.failing("prepare", "unborn-a", "not now")
+        node.good("pod", "prepare", "-f", str(path))
+        node.until_failed("unborn-a")
+        found = node.good("boot", "plan", "-o", "json").json
+        node.script()
+
+        assert "ml/unborn-a" not in found["claims"]
+
 
 class TestStatus:
     def test_says_what_waits_after_a_reboot(self) -> None:
