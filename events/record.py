@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -102,8 +103,13 @@ _UPCASTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 def time_text(wall_time_ns: int) -> str:
     """Return Unix nanoseconds as RFC 3339 in UTC, with microseconds."""
-    moment = datetime.fromtimestamp(wall_time_ns // 1_000 / 1_000_000, UTC)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, nanoseconds = divmod(wall_time_ns, 1_000_000_000)
+    return f"{_second_text(seconds)}.{nanoseconds // 1_000:06}Z"
+
+
+@lru_cache(maxsize=4)
+def _second_text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
 
 
 def stamp(draft: Draft, by: Stamp, *, sequence: int, record_id: str, wall_time_ns: int) -> Record:

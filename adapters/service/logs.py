@@ -7,21 +7,27 @@ each line carries its priority; it goes out in one write, whole.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
+import time
+from collections import deque
 from typing import Any
 
 import msgspec
 import structlog
 
-from ...events.record import Record
+from ...events.record import Record, time_text
 
-__all__ = ["configure", "log_fact"]
+__all__ = ["configure", "log_fact", "write_facts"]
 
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 #: Facts that somebody should look at.
 _LOUD = frozenset({"driver_failed", "anomaly_found", "prepare_refused", "driver_gone"})
+
+#: Longer than what follows from a fact takes, shorter than anybody waits for a line.
+_FACT_LINES_SECONDS = 0.005
 
 _log: Any = structlog.get_logger()
 
@@ -31,9 +37,9 @@ def configure(*, form: str, level: str) -> None:
     if form == "auto":
         form = "text" if sys.stderr.isatty() else "json"
     processors: list[Any] = [
-        structlog.contextvars.merge_contextvars,
+        _lines.first,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _stamped,
         structlog.processors.format_exc_info,
     ]
     logger: Any
@@ -56,9 +62,46 @@ def configure(*, form: str, level: str) -> None:
     logging.getLogger("nats").setLevel(logging.CRITICAL)
 
 
-def log_fact(record: Record) -> None:
-    """Write one line about a folded fact."""
-    fields: dict[str, Any] = {"sequence": record.sequence}
+class _FactLines:
+    """
+    Writes a line about each folded fact, a moment later: who waits for the fact goes first.
+
+    Lines stay in order, whoever writes one; what a kill takes with it stands in the log.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Record] = deque()
+        self._is_writing = False
+
+    def add(self, record: Record) -> None:
+        """Write a line about *record* soon."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(_FACT_LINES_SECONDS, self.write)
+        self._waiting.append(record)
+
+    def write(self) -> None:
+        """Write what waits."""
+        self._is_writing = True
+        try:
+            while self._waiting:
+                _write(self._waiting.popleft())
+        finally:
+            self._is_writing = False
+
+    def first(self, _: Any, __: str, event: Any) -> Any:
+        """Let no other line go before those that wait (a processor of structlog)."""
+        if self._waiting and not self._is_writing:
+            self.write()
+        return event
+
+
+_lines = _FactLines()
+log_fact = _lines.add
+write_facts = _lines.write
+
+
+def _write(record: Record) -> None:
+    fields: dict[str, Any] = {"sequence": record.sequence, "timestamp": record.time}
     if record.claim:
         fields |= {"claim": str(record.claim), "claim_uid": record.claim.uid}
     if record.pod:
@@ -70,6 +113,12 @@ def log_fact(record: Record) -> None:
         _log.warning(record.word, **fields)
     else:
         _log.info(record.word, **fields)
+
+
+def _stamped(_: Any, __: str, event: Any) -> Any:
+    if "timestamp" not in event:
+        event["timestamp"] = time_text(time.time_ns())
+    return event
 
 
 def _encode(value: Any, **_: Any) -> bytes:
