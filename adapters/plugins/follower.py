@@ -199,13 +199,13 @@ class Follower:
         entry.state = "connected"
         self._show("connected")
         found = entry.instance
-        self._log.info("driver_registered", driver=found.driver, api=found.api)
+        self._log.info("driver_connected", driver=found.driver, api=found.api)
         self._listener.registered(found)
 
     def _lost(self, entry: Entry, reason: str) -> None:
         entry.state = "lost"
         self._show("lost", error=reason)
-        self._log.warning("driver_gone", driver=entry.instance.driver, reason=reason)
+        self._log.warning("driver_lost", driver=entry.instance.driver, reason=reason)
         self._listener.gone(entry.instance.driver, entry.instance.instance, reason)
 
     async def _leave(self) -> None:
