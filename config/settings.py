@@ -50,6 +50,7 @@ _DNS_SUBDOMAIN = (
 )
 
 _Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+_DnsLabel = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 _Port = Annotated[int, Meta(ge=0, le=65_535)]
 _Unused = Literal["skip", "prepare"]
 
@@ -74,6 +75,7 @@ class LogSettings(_Section, frozen=True):
     nats_server: Path | None
     max_file_store_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024)]
     append_timeout_seconds: _Seconds
+    namespace_readers: dict[_DnsLabel, _DnsLabel]
 
 
 class PrepareSettings(_Section, frozen=True):
@@ -206,7 +208,7 @@ def load_settings(
 
 @cache
 def setting_types() -> Mapping[str, Any]:
-    """Return the type of each setting by its dotted name; a table by driver counts as one."""
+    """Return the type of each setting by its dotted name; a table of names counts as one."""
     return MappingProxyType(dict(_types(Settings, "")))
 
 

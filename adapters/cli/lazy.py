@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "diagram": "Draw the lifecycle of a claim from the machine that runs.",
         "config": "Show or check the settings.",
         "env": "Print shell exports that point the nats CLI at the log.",
+        "keys": "Give the users of the log's server new keys.",
         "completion": "Print the completion script of a shell.",
         "version": "Print the version.",
     }

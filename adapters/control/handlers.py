@@ -36,6 +36,7 @@ from .protocol import (
     PodClaims,
     PrepareRequest,
     Reply,
+    RotateRequest,
     StateReply,
     TeardownRequest,
     WaiveRequest,
@@ -51,11 +52,19 @@ _Handler = Callable[[bytes, str], Awaitable[Any]]
 class Handlers:
     """The verbs, on one node's loop."""
 
-    def __init__(self, loop: NodeLoop, *, world: World, honour_skips: bool) -> None:
+    def __init__(
+        self,
+        loop: NodeLoop,
+        *,
+        world: World,
+        honour_skips: bool,
+        rotate_keys: Callable[[Sequence[str], str], Sequence[str]],
+    ) -> None:
         self._loop = loop
         self._node = loop.node
         self._world = world
         self._honour_skips = honour_skips
+        self._rotate_keys = rotate_keys
         self._verbs: dict[str, _Handler] = {
             "hello": self._hello,
             "prepare": self._prepare,
@@ -65,6 +74,7 @@ class Handlers:
             "replay": self._replay,
             "waive": self._waive,
             "settle": self._settle,
+            "rotate": self._rotate,
         }
 
     async def handle(self, verb: str, data: bytes, *, actor: str) -> bytes:
@@ -213,6 +223,9 @@ class Handlers:
         )
         await self._loop.waive(claim.uid, DriverName(request.driver), who=actor, why=request.reason)
         return self._claim_view(claim.uid)
+
+    async def _rotate(self, data: bytes, actor: str) -> list[str]:
+        return list(self._rotate_keys(_decode(data, RotateRequest).users, actor))
 
     async def _settle(self, data: bytes, actor: str) -> Count:
         request = _decode(data, WaiveRequest)

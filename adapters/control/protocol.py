@@ -36,6 +36,7 @@ __all__ = [
     "PodRow",
     "PrepareRequest",
     "Reply",
+    "RotateRequest",
     "StateReply",
     "TeardownRequest",
     "WaiveRequest",
@@ -51,7 +52,17 @@ ACTOR_HEADER = "Claimlet-Actor"
 #: The longest that the service holds one reply back, so that a client hears of a dead service.
 HOLD_SECONDS_MAX = 30.0
 
-VERBS = ("hello", "prepare", "unprepare", "state", "reprepare", "replay", "waive", "settle")
+VERBS = (
+    "hello",
+    "prepare",
+    "unprepare",
+    "state",
+    "reprepare",
+    "replay",
+    "waive",
+    "settle",
+    "rotate",
+)
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +129,12 @@ class WaiveRequest(_Message, frozen=True):
     driver: str
     reason: str = ""
     uid: str = ""
+
+
+class RotateRequest(_Message, frozen=True):
+    """Give users of the log's own server new keys; none: all of them."""
+
+    users: list[str] = []
 
 
 class Count(_Message, frozen=True):

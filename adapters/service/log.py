@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any, Self
 import structlog
 
 from ...config.settings import Settings
+from ...engine.errors import RefusedError
 from ...engine.loop import NodeLoop
 from ...events.address import ServerAddress
 from ...events.errors import (
+    ClaimletError,
     FencedError,
     LogDamagedError,
     LogSetupError,
@@ -34,9 +37,12 @@ from ...events.server.files import make_private_directory
 from ...events.server.locks import hold
 from ...events.server.process import EmbeddedServer
 from ...events.world import World
-from .addresses import external_address, server_settings
+from .addresses import chosen_users, external_address, server_settings
 
 __all__ = ["NodeLog"]
+
+#: For the reply to a rotation of keys, which ends the connection that it goes through.
+_REPLY_SECONDS = 0.1
 
 _log: Any = structlog.get_logger()
 
@@ -138,9 +144,36 @@ class NodeLog:
         self.log.listen(hear)
         return loop.node.boot
 
-    async def control_connection(self) -> Any:
+    def rotate_keys(self, users: Sequence[str], actor: str) -> Sequence[str]:
         """
-        Return a connection for the control interface, kept up for ever.
+        Begin to give *users* of the log's own server new keys, by default all; return who they are.
+
+        Who asks is answered first: the server then starts anew, and nobody's old key is good.
+
+        Raises:
+            RefusedError: The server is not claimlet's own.
+            UsageError: There is no such user.
+        """
+        if self._server is None:
+            raise RefusedError(
+                [f"the server at {self._settings.log.url} is not claimlet's own"],
+                hint="whoever runs that server gives out its keys",
+            )
+        chosen = chosen_users(server_settings(self._settings), users)
+        _log.warning("keys_rotated", users=chosen, actor=actor)
+        self._world.spawn(self._rotate(self._server, chosen), name="rotate keys")
+        return chosen
+
+    async def _rotate(self, server: EmbeddedServer, users: Sequence[str]) -> None:
+        await self._world.sleep(_REPLY_SECONDS)
+        try:
+            await server.rotate(users)
+        except ClaimletError as error:
+            _log.error("keys_not_rotated", error=str(error))
+
+    async def control_connection(self) -> Connection:
+        """
+        Return a connection for the control interface; its user connects it anew if it is closed.
 
         Raises:
             LogUnavailableError: The server does not answer.
@@ -148,7 +181,7 @@ class NodeLog:
         connection = await Connection.open(self.address(keys.SERVICE), name="claimlet control")
         self._connections.append(connection)
         self._stack.push_async_callback(connection.close)
-        return connection.client
+        return connection
 
     def _changed(self, text: str) -> None:
         """Hear that the server went or came back, perhaps on another port."""

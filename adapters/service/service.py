@@ -26,6 +26,7 @@ from ...engine.loop import LoopSettings, NodeLoop
 from ...engine.node import Node
 from ...events import facts as f
 from ...events.errors import ClaimletError
+from ...events.jetstream.connection import Connection
 from ...events.record import Draft, Record, Stamp
 from ..control.handlers import Handlers
 from ..control.server import ControlService
@@ -45,6 +46,11 @@ __all__ = ["Service", "run_service"]
 
 #: How long calls in flight may take to end when the service stops.
 _DRAIN_SECONDS = 20.0
+
+#: How often to look whether the control connection is there.
+_KEEP_SECONDS = 0.5
+#: So often in a row it was away, before it is made anew.
+_MISSED_COUNT_MAX = 3
 
 #: Objects made and not freed until they are looked through for cycles; Python's default is 700.
 _COLLECT_AFTER = 10_000
@@ -155,13 +161,31 @@ class Service:
             self.loop,
             world=self.world,
             honour_skips=self.settings.prepare.skip_node_operations,
+            rotate_keys=log.rotate_keys,
         )
         control = ControlService(handlers, node=self.settings.node, world=self.world)
-        await control.start(await log.control_connection())
+        connection = await log.control_connection()
+        await control.start(connection.client)
+        keeper = self.world.spawn(self._keep(control, connection), name="control connection")
         try:
             yield
         finally:
+            keeper.cancel()
             await control.stop()
+
+    async def _keep(self, control: ControlService, connection: Connection) -> None:
+        """Connect anew where the client does not come back by itself: a new key is one reason."""
+        missed_count = 0
+        while True:
+            await self.world.sleep(_KEEP_SECONDS)
+            missed_count = 0 if connection.is_connected else missed_count + 1
+            if missed_count < _MISSED_COUNT_MAX:
+                continue
+            try:
+                await connection.revive()
+                await control.start(connection.client)
+            except ClaimletError as error:
+                _log.warning("control_unavailable", reason=str(error))
 
 
 class _Listener:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +55,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: The text of config/nats/server.conf.
     template: str
     max_file_store_bytes: int = 1024**3
+    #: Readers of one namespace each: their names, and whose facts they read.
+    namespace_readers: Mapping[str, str] = {}
+    #: The text of config/nats/namespace-reader.conf.
+    reader_template: str = ""
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Return all users of the server."""
+        return (*keys.USERS, *map(keys.namespace_reader, sorted(self.namespace_readers)))
 
     @property
     def lock_file(self) -> Path:
@@ -176,11 +185,7 @@ class EmbeddedServer:
             settings = self._settings
             make_private_directory(settings.state_dir)
             make_private_directory(settings.state_dir / "js")
-            public_keys = keys.ensure_keys(settings.keys_dir)
-            self._digest = conf.digest(
-                _configuration(settings, public_keys, port=conf.ANY_PORT),
-                program=_fingerprint(settings.program),
-            )
+            self._digest = self._wanted_digest()
             await self._bring_up()
             undo.pop_all()
 
@@ -207,6 +212,21 @@ class EmbeddedServer:
                     break
             if self._is_stopping:
                 return
+
+    async def rotate(self, users: Sequence[str]) -> None:
+        """
+        Give *users* new keys; the server ends, and `supervise` starts it with them.
+
+        Raises:
+            LogSetupError: A key cannot be written; those before it in the list are new.
+        """
+        async with self._turn:
+            try:
+                keys.renew(self._settings.keys_dir, users)
+            finally:
+                self._digest = self._wanted_digest()
+                if self._process is not None:
+                    await self._process.end()
 
     async def stop(self) -> None:
         """End the server, also an adopted one, and wait until it is gone."""
@@ -297,7 +317,7 @@ class EmbeddedServer:
         """
         settings = self._settings
         assert self._lock is not None
-        public_keys = keys.ensure_keys(settings.keys_dir)
+        public_keys = keys.ensure_keys(settings.keys_dir, settings.users)
         text = _configuration(settings, public_keys, port=port)
         replace_file(settings.conf_file, text.encode())
         forget_ports(settings.state_dir)
@@ -340,6 +360,14 @@ class EmbeddedServer:
             hint=f"its own words are in {self._settings.log_file}",
         )
 
+    def _wanted_digest(self) -> str:
+        settings = self._settings
+        public_keys = keys.ensure_keys(settings.keys_dir, settings.users)
+        return conf.digest(
+            _configuration(settings, public_keys, port=conf.ANY_PORT),
+            program=_fingerprint(settings.program),
+        )
+
     async def _answers(self, port: int) -> bool:
         greeting = await greet(port)
         return greeting is not None and greeting.server_name == self._settings.server_name
@@ -350,10 +378,23 @@ class EmbeddedServer:
 
 
 def _configuration(settings: ServerSettings, public_keys: Mapping[str, str], *, port: int) -> str:
+    readers = "".join(
+        conf.render(
+            settings.reader_template,
+            {
+                "user": keys.namespace_reader(name),
+                "namespace": namespace,
+                "node": node_token(settings.node),
+                "public_key": public_keys[keys.namespace_reader(name)],
+            },
+        )
+        for name, namespace in sorted(settings.namespace_readers.items())
+    )
     return conf.render(
         settings.template,
         {
             **public_keys,
+            "namespace_readers": conf.Block(readers.rstrip("\n")),
             "server_name": settings.server_name,
             "node": node_token(settings.node),
             "port": port,

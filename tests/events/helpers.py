@@ -28,6 +28,7 @@ from claimlet.events.values import ClaimRef, ClaimUid, PodRef, PodUid
 __all__ = [
     "NODE",
     "PLAIN_TEMPLATE",
+    "READER_TEMPLATE",
     "TEMPLATE",
     "eventually",
     "everything",
@@ -42,7 +43,9 @@ __all__ = [
 ]
 
 NODE = "node-a.example"
-TEMPLATE = (Path(__file__).parents[2] / "config/nats/server.conf").read_text("utf-8")
+_TEMPLATES = Path(__file__).parents[2] / "config/nats"
+TEMPLATE = (_TEMPLATES / "server.conf").read_text("utf-8")
+READER_TEMPLATE = (_TEMPLATES / "namespace-reader.conf").read_text("utf-8")
 
 #: A server as a developer starts one: it asks nobody who they are.
 PLAIN_TEMPLATE = """
