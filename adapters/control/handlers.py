@@ -35,6 +35,7 @@ from .protocol import (
     ObjectRequest,
     PodClaims,
     PrepareRequest,
+    ReplayView,
     Reply,
     StateReply,
     TeardownRequest,
@@ -51,8 +52,11 @@ _Handler = Callable[[bytes, str], Awaitable[Any]]
 class Handlers:
     """The verbs, on one node's loop."""
 
-    def __init__(self, loop: NodeLoop, *, world: World, honour_skips: bool) -> None:
+    def __init__(
+        self, loop: NodeLoop, *, world: World, honour_skips: bool, replay: ReplayView | None = None
+    ) -> None:
         self._loop = loop
+        self._replayed = replay
         self._node = loop.node
         self._world = world
         self._honour_skips = honour_skips
@@ -83,6 +87,7 @@ class Handlers:
             boot=self._node.boot,
             sequence=self._node.sequence,
             is_log_available=self._loop.is_log_available,
+            replay=self._replayed,
         )
 
     async def _state(self, _: bytes, __: str) -> StateReply:

@@ -41,7 +41,7 @@ from .log import NodeLog
 from .logs import log_fact, write_facts
 from .notify import notify
 from .policy import policy_fields, policy_of
-from .snapshots import SnapshotKeeper, tell_start
+from .snapshots import SnapshotKeeper, replay_view, tell_start
 
 __all__ = ["Service", "run_service"]
 
@@ -167,6 +167,7 @@ class Service:
             self.loop,
             world=self.world,
             honour_skips=self.settings.prepare.skip_node_operations,
+            replay=replay_view(log.log.start),
         )
         control = ControlService(handlers, node=self.settings.node, world=self.world)
         await control.start(await log.control_connection())

@@ -21,8 +21,9 @@ from ...events.jetstream.log import JetStreamLog
 from ...events.jetstream.snapshots import Slot
 from ...events.jetstream.start import Start
 from ...events.world import World
+from ..control.protocol import ReplayView
 
-__all__ = ["SnapshotKeeper", "tell_start"]
+__all__ = ["SnapshotKeeper", "replay_view", "tell_start"]
 
 #: A snapshot that failed is tried again after this.
 _RETRY_SECONDS = 60.0
@@ -113,3 +114,14 @@ def tell_start(start: Start) -> None:
     if start.mismatch:
         _log.error("snapshot_mismatch", reason=start.mismatch)
     _log.info("replayed", kind=start.kind, facts=start.facts, snapshot=start.snapshot_sequence)
+
+
+def replay_view(start: Start) -> ReplayView:
+    """Return *start* as commands are told of it."""
+    return ReplayView(
+        kind=start.kind,
+        facts=start.facts,
+        snapshot_sequence=start.snapshot_sequence,
+        problem=start.problem,
+        mismatch=start.mismatch,
+    )

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engine.test_histories import HISTORIES, stored
 from tests.engine.test_properties import actions
-from tests.events.samples import ALLOCATION, SAMPLES
+from tests.events.samples import ALLOCATION, POD, SAMPLES
 from tests.simulation.random_play import POLICIES, Action, play
 from tests.simulation.virtual import simulate
 
@@ -115,14 +115,17 @@ class TestSnapshot:
         claim = ClaimRef(uid=ClaimUid("c"), namespace="ml", name="c")
         node = folded(records)
         for number, fact in enumerate(SAMPLES.values(), last.sequence + 1):
-            refs = {"claim": claim} if fact.word == "config_recorded" else {}
-            refs |= {"pod": records[1].pod} if fact.word == "prepare_refused" else {}
-            record = msgspec.structs.replace(
-                last, sequence=number, word=fact.word, fact=fact, **{"claim": None} | refs
+            last = msgspec.structs.replace(
+                last,
+                sequence=number,
+                word=fact.word,
+                fact=fact,
+                claim=claim if fact.word == "config_recorded" else None,
+                pod=POD if fact.word == "prepare_refused" else None,
             )
-            node.fold(record)
+            node.fold(last)
 
-        twin = load(dump(node, head_of(record)))
+        twin = load(dump(node, head_of(last)))
 
         assert vars(twin) == vars(node)
         assert twin.configs == {"c": b'{"secret":1}'}
