@@ -238,8 +238,10 @@ def _filled(snapshot: Snapshot, policy: Policy | None) -> Node:
 
 
 def _orders(index: Mapping[Any, tuple[ClaimUid, ...]]) -> tuple[Any, ...]:
-    return tuple(
+    several = (
         ((key,) if isinstance(key, str) else key, uids)
         for key, uids in index.items()
         if len(uids) > 1
     )
+    # The order of the keys themselves is nobody's, and not the same after a restore.
+    return tuple(sorted(several))
