@@ -9,7 +9,7 @@ derived from the claims and hold nothing of their own.  What is to be done about
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from ..events.values import ClaimUid, DriverName, PodUid
 from .claim import evolve, problem
 from .layer import Layer
 from .lifecycle import Phase
+from .slices import slices
 from .state import (
     ClaimState,
     PodState,
@@ -30,6 +31,7 @@ from .state import (
     Refusal,
     RegisteredDriver,
     Request,
+    TakenSnapshot,
     Waiver,
 )
 
@@ -40,6 +42,8 @@ _Key = TypeVar("_Key")
 
 #: Claim facts that change more than their claim.
 _OUTLIVING = frozenset({"debt_waived", "driver_unprepared", "unprepared", "deleted", "retired"})
+
+_sorting = msgspec.json.Encoder(order="sorted")
 
 #: Refusals of pods that hold nothing; the oldest makes room.
 _REFUSALS_MAX = 1000
@@ -57,6 +61,7 @@ class Node:
         self.writer_sequence = 0
         self.boot_time = ""
         self.not_folded = 0
+        self.last_snapshot: TakenSnapshot | None = None
         #: The policy that the last process recorded, as text; what counts is `policy`.
         self.recorded_policy: Mapping[str, str] = {}
         self.synced: frozenset[str] = frozenset()
@@ -106,6 +111,11 @@ class Node:
         else:
             self._reindex(old, new)
             self.claims[uid] = new
+
+    def put(self, claim: ClaimState) -> None:
+        """Take *claim* in as it is, from a snapshot."""
+        self._reindex(claim, claim)
+        self.claims[claim.uid] = claim
 
     def _fold_outliving(self, record: Record, claim: ClaimState) -> None:
         """Take in what a claim fact means for the node's own lists."""
@@ -234,17 +244,20 @@ class Node:
 
     def digest(self) -> str:
         """Return the sha256 of all that outlives a process: claims, pods, waivers, refusals."""
-        parts: dict[str, Any] = {
-            "claims": _sorted(self.claims.values(), lambda c: c.uid),
-            "pods": _sorted(self.pods.values(), lambda p: p.ref.uid),
-            "waivers": _sorted(self.waivers.values(), lambda w: (w.claim.uid, w.driver)),
-            "refusals": _sorted(self.refusals.values(), lambda r: r.pod.uid),
-        }
-        return sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+        digest = sha256()
+        for piece in self.digested():
+            digest.update(piece)
+        return digest.hexdigest()
 
-
-def _sorted(values: Iterable[Any], key: Any) -> list[Any]:
-    return sorted(values, key=key)
+    def digested(self) -> Iterator[bytes]:
+        """Return what the digest is made of, piece by piece; it is what is held at the call."""
+        parts = (
+            ("claims", sorted(self.claims.values(), key=lambda c: c.uid)),
+            ("pods", sorted(self.pods.values(), key=lambda p: p.ref.uid)),
+            ("refusals", sorted(self.refusals.values(), key=lambda r: r.pod.uid)),
+            ("waivers", sorted(self.waivers.values(), key=lambda w: (w.claim.uid, w.driver))),
+        )
+        return slices(parts, _sorting)
 
 
 def _request(fact: f.PrepareRequested, record: Record) -> Request:
@@ -361,6 +374,17 @@ def _settings_changed(node: Node, fact: f.SettingsChanged, _: Record) -> None:
     node.recorded_policy = MappingProxyType(fact.settings)
 
 
+def _snapshot_taken(node: Node, fact: f.SnapshotTaken, record: Record) -> None:
+    node.last_snapshot = TakenSnapshot(
+        fact_sequence=record.sequence,
+        sequence=fact.sequence,
+        digest=fact.digest,
+        fold_version=fact.fold_version,
+        slot=fact.slot,
+        time=record.time,
+    )
+
+
 def _waiver_settled(node: Node, fact: f.WaiverSettled, _: Record) -> None:
     node.waivers.pop((fact.claim_uid, fact.driver), None)
 
@@ -372,4 +396,5 @@ _NODE_FOLDS: dict[str, Any] = {
     "driver_gone": _driver_gone,
     "waiver_settled": _waiver_settled,
     "settings_changed": _settings_changed,
+    "snapshot_taken": _snapshot_taken,
 }

@@ -40,6 +40,7 @@ __all__ = [
     "Refusal",
     "RegisteredDriver",
     "Request",
+    "TakenSnapshot",
     "Waiver",
 ]
 
@@ -280,4 +281,16 @@ class Waiver(_Value, frozen=True):
     why: str
     last_error: str
     sequence: int
+    time: str
+
+
+class TakenSnapshot(_Value, frozen=True):
+    """The last snapshot that a fact tells of; whether it can be used is not known here."""
+
+    fact_sequence: int
+    #: What it holds: everything up to here.
+    sequence: int
+    digest: str
+    fold_version: int
+    slot: str
     time: str

@@ -13,7 +13,8 @@ Errors, by what the caller should do about them.
         ├── LogSetupError           no server program, unusable directory, loose keys, other stream
         ├── LogDamagedError         a hole, a foreign record or a broken chain: never fold over it
         ├── UnknownFactError        a critical fact of a newer version: read only
-        └── InvalidRecordError      bytes that are no record, or a fact too large to store
+        ├── InvalidRecordError      bytes that are no record, or a fact too large to store
+        └── InvalidSnapshotError    no snapshot that can be used here: costs the time of a replay
 
 Every error is one line for people (`str(error)`) and may carry a `hint`, what to do about it.
 """
@@ -24,6 +25,7 @@ __all__ = [
     "ClaimletError",
     "FencedError",
     "InvalidRecordError",
+    "InvalidSnapshotError",
     "LockHeldError",
     "LogDamagedError",
     "LogSetupError",
@@ -110,3 +112,7 @@ class InvalidRecordError(PermanentError):
     def __init__(self, message: str, *, sequence: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.sequence = sequence
+
+
+class InvalidSnapshotError(PermanentError):
+    """A snapshot that cannot be used here; the log is replayed instead."""

@@ -67,6 +67,7 @@ __all__ = [
     "Restored",
     "Retired",
     "SettingsChanged",
+    "SnapshotTaken",
     "SourceSynced",
     "Stopped",
     "UnprepareRequested",
@@ -368,6 +369,25 @@ class SettingsChanged(NodeFact, frozen=True):
 
     critical = False
     settings: dict[str, str]
+
+
+class SnapshotTaken(NodeFact, frozen=True):
+    """What the log says up to `sequence` lies folded in the stream SNAPSHOTS; a cache, no more."""
+
+    critical = False
+    sequence: int
+    #: The digest of the public state at `sequence`, as a replay gives it.
+    digest: str
+    #: The fold that made it; another one does not read it.
+    fold_version: int
+    #: Where its chunks lie: `snapshots.<node>.<slot>.<number>`, the first being 0.
+    slot: Literal["a", "b"]
+    chunks: int
+    size_bytes: int
+    #: sha256 of the chunks joined.
+    content_digest: str
+    #: The sequence of the `snapshot_taken` before, where there is one.
+    previous: int = 0
 
 
 CLAIM_FACTS: dict[str, type[ClaimFact]] = {c.word: c for c in ClaimFact.__subclasses__()}

@@ -12,12 +12,53 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from .record import Draft, Record
 
-__all__ = ["EventLog", "Fold"]
+__all__ = ["EventLog", "Fold", "Head", "Snapshots"]
 
 #: Called once for each stored record, in order; it must not await and must not fail.
 Fold = Callable[[Record], None]
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """A record's place in the log: its sequence, its id, its link of the chain."""
+
+    sequence: int
+    id: str
+    link: bytes
+
+
+class Snapshots(Protocol):
+    """A fold that can be written down whole, and read back instead of a replay."""
+
+    @property
+    def fold_version(self) -> int:
+        """Return the version of the fold; what another one has written is not read."""
+        ...
+
+    def dump(self, head: Head) -> bytes:
+        """Return the fold as it is; *head* is the place of the last record in it."""
+        ...
+
+    def place(self, content: bytes) -> Head:
+        """
+        Return the place of the last record that is folded in *content*.
+
+        Raises:
+            InvalidSnapshotError: It is no snapshot of this fold.
+        """
+        ...
+
+    def restore(self, content: bytes) -> Head:
+        """
+        Let the empty fold be what *content* holds, and return from where it goes on.
+
+        Raises:
+            InvalidSnapshotError: It cannot; the fold is still empty.
+        """
+        ...
 
 
 class EventLog(Protocol):

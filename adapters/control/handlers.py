@@ -35,6 +35,7 @@ from .protocol import (
     ObjectRequest,
     PodClaims,
     PrepareRequest,
+    ReplayView,
     Reply,
     RotateRequest,
     StateReply,
@@ -59,8 +60,10 @@ class Handlers:
         world: World,
         honour_skips: bool,
         rotate_keys: Callable[[Sequence[str], str], Sequence[str]],
+        replay: ReplayView | None = None,
     ) -> None:
         self._loop = loop
+        self._replayed = replay
         self._node = loop.node
         self._world = world
         self._honour_skips = honour_skips
@@ -93,6 +96,7 @@ class Handlers:
             boot=self._node.boot,
             sequence=self._node.sequence,
             is_log_available=self._loop.is_log_available,
+            replay=self._replayed,
         )
 
     async def _state(self, _: bytes, __: str) -> StateReply:

@@ -35,6 +35,7 @@ __all__ = [
     "PodClaims",
     "PodRow",
     "PrepareRequest",
+    "ReplayView",
     "Reply",
     "RotateRequest",
     "StateReply",
@@ -85,6 +86,20 @@ class Reply(_Message, frozen=True):
     fault: Fault | None = None
 
 
+class ReplayView(_Message, frozen=True):
+    """How the service has folded the log when it started."""
+
+    #: full, snapshot.
+    kind: str
+    facts: int
+    #: Up to where the snapshot reaches that was used or compared.
+    snapshot_sequence: int
+    #: Why the newest snapshot could not be used.
+    problem: str
+    #: The alarm: a snapshot that is not what the log says.
+    mismatch: str
+
+
 class Hello(_Message, frozen=True):
     """Who answers."""
 
@@ -94,6 +109,7 @@ class Hello(_Message, frozen=True):
     boot: str
     sequence: int
     is_log_available: bool
+    replay: ReplayView | None = None
 
 
 class PrepareRequest(_Message, frozen=True):

@@ -30,7 +30,7 @@ from ...events.jetstream.connection import Connection
 from ...events.jetstream.log import JetStreamLog, LogSettings, open_log
 from ...events.jetstream.pipe import PipeSettings
 from ...events.jetstream.wire import Condition
-from ...events.log import Fold
+from ...events.log import Fold, Snapshots
 from ...events.record import Stamp
 from ...events.server import keys
 from ...events.server.files import make_private_directory
@@ -107,23 +107,27 @@ class NodeLog:
             return self._server.address(user)
         return external_address(self._settings, user)
 
-    async def open(self, stamp: Stamp, fold: Fold, loop: NodeLoop) -> str:
+    async def open(self, stamp: Stamp, fold: Fold, loop: NodeLoop, *, snapshots: Snapshots) -> str:
         """
-        Replay the log into *fold* and make it ready; return the boot that it knew before.
+        Have the log folded and make it ready; return the boot that it knew before.
 
         Raises:
             ClaimletError: The log cannot be opened; see `open_log`.
         """
         # The loop has its own bound for its callers; what is issued is never given up here.
         pipe = PipeSettings(append_timeout_seconds=inf)
+        store_bytes = self._settings.log.max_file_store_bytes
         self.log = await open_log(
             self.address(keys.WRITER),
             admin=self.address(keys.ADMIN),
             stamp=stamp,
             fold=fold,
             world=self._world,
+            snapshots=snapshots,
             settings=LogSettings(
-                pipe=pipe, stream_bytes_max=self._settings.log.max_file_store_bytes * 3 // 4
+                pipe=pipe,
+                stream_bytes_max=store_bytes * 3 // 4,
+                snapshot_bytes_max=store_bytes // 8,
             ),
         )
         self._stack.push_async_callback(self.log.close)

@@ -24,6 +24,7 @@ from claimlet import __version__
 from ...config.settings import Settings
 from ...engine.loop import LoopSettings, NodeLoop
 from ...engine.node import Node
+from ...engine.snapshot import NodeSnapshots
 from ...events import facts as f
 from ...events.errors import ClaimletError
 from ...events.jetstream.connection import Connection
@@ -41,6 +42,7 @@ from .log import NodeLog
 from .logs import log_fact, write_facts
 from .notify import notify
 from .policy import policy_fields, policy_of
+from .snapshots import SnapshotKeeper, replay_view, tell_start
 
 __all__ = ["Service", "run_service"]
 
@@ -71,6 +73,7 @@ class Service:
         self._is_quiet = True
         self.loop: NodeLoop
         self.registry: DriverRegistry
+        self.snapshots: SnapshotKeeper
 
     async def __aenter__(self) -> Self:
         async with self._stack:
@@ -100,10 +103,17 @@ class Service:
             drivers=self.registry,
             settings=loop_settings(settings),
         )
-        before = await log.open(self.stamp, self._fold, self.loop)
+        before = await log.open(
+            self.stamp, self._fold, self.loop, snapshots=NodeSnapshots(self.node)
+        )
+        tell_start(log.log.start)
+        self.snapshots = SnapshotKeeper(
+            self.loop, log.log, world=self.world, every=settings.log.snapshot_every_facts
+        )
         await self.loop.start(log.log, self._started(before))
         self._is_quiet = False
         self.world.spawn(self.loop.run(), name="loop")
+        self.world.spawn(self.snapshots.run(), name="snapshots")
         await enter(self.registry)
         if settings.gateway.enabled:
             await enter(
@@ -125,6 +135,7 @@ class Service:
         self.loop.fold(record)
         if not self._is_quiet:
             log_fact(record)
+            self.snapshots.folded(record.sequence)
 
     def _started(self, before: str) -> Sequence[Draft]:
         """Return the facts that begin a process: who writes, whether the node has booted."""
@@ -151,6 +162,7 @@ class Service:
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
                 await self.loop.drain()
+                await self.snapshots.take()
                 await self.loop.stopped("asked to stop")
         except (TimeoutError, ClaimletError) as error:
             _log.warning("stopped_unclean", reason=str(error) or "calls are still in flight")
@@ -162,6 +174,7 @@ class Service:
             world=self.world,
             honour_skips=self.settings.prepare.skip_node_operations,
             rotate_keys=log.rotate_keys,
+            replay=replay_view(log.log.start),
         )
         control = ControlService(handlers, node=self.settings.node, world=self.world)
         connection = await log.control_connection()

@@ -300,6 +300,19 @@ class NodeLoop:
 
         await self._appender.persist({f"source:{source}"}, decide)
 
+    async def note(self, fact: f.NodeFact) -> None:
+        """
+        Record *fact* about this process, from which nothing follows for any claim.
+
+        Raises:
+            LogUnavailableError: The log does not answer.
+            FencedError: Another writer has taken the log over: there is nothing to record.
+            LogDamagedError: The log no longer holds what it acknowledged.
+        """
+        if self._appender.failure is not None:
+            raise self._appender.failure
+        await self._appender.append([Draft(fact=fact)], frozenset())
+
     async def stopped(self, reason: str) -> None:
         """
         Record that this process stops in good order.
@@ -309,9 +322,7 @@ class NodeLoop:
             FencedError: Another writer has taken the log over: there is nothing to record.
             LogDamagedError: The log no longer holds what it acknowledged.
         """
-        if self._appender.failure is not None:
-            raise self._appender.failure
-        await self._appender.append([Draft(fact=f.Stopped(reason=reason))], frozenset())
+        await self.note(f.Stopped(reason=reason))
 
     # --- drivers come and go (engine.ports.DriverListener) ---------------------------------------
 

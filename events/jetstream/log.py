@@ -8,7 +8,7 @@ with every link of the chain checked, and appends after exactly that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -16,21 +16,21 @@ import msgspec
 from nats.aio.msg import Msg
 
 from ..address import ServerAddress
-from ..chain import CHAIN_HEADER, genesis
-from ..errors import LogDamagedError, LogSetupError, LogUnavailableError
-from ..log import Fold
+from ..chain import CHAIN_HEADER
+from ..errors import InvalidSnapshotError, LogDamagedError, LogSetupError, LogUnavailableError
+from ..log import Fold, Snapshots
 from ..record import Draft, Stamp
 from ..subjects import LIVE_PREFIX, node_token
 from ..world import World
 from .connection import Answer, Connection, Events, status_of
 from .pipe import AppendPipe, PipeSettings
-from .reader import replay
+from .snapshots import SnapshotStore, has_snapshot_stream, make_snapshot_stream
+from .start import FULL_REPLAY_FACTS_MAX, Start, fold_log
+from .stored import NotShownError, message_at
 from .stream import STREAM, check_server, check_stream, create_stream, stream_info
 from .wire import Ack, Condition, Head, Sent, Stored
 
 __all__ = ["JetStreamLog", "LogSettings", "open_log"]
-
-_NO_MESSAGE = 10037
 
 #: A full window on a slow disk takes a few seconds.
 _STRAGGLERS_SECONDS = 30.0
@@ -45,6 +45,10 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     pipe: PipeSettings = PipeSettings()
     #: The most that the stream may take; below the server's own bound, to leave room to archive.
     stream_bytes_max: int = 768 * 1024**2
+    #: The most that both snapshots may take.
+    snapshot_bytes_max: int = 128 * 1024**2
+    #: A log with fewer facts is replayed whole, whatever snapshots there are.
+    full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX
 
 
 class _PubAck(Answer, frozen=True, kw_only=True):
@@ -52,21 +56,15 @@ class _PubAck(Answer, frozen=True, kw_only=True):
     seq: int = 0
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True):
-    data: bytes = b""
-    hdrs: bytes = b""
-
-
-class _Got(Answer, frozen=True, kw_only=True):
-    message: _Message | None = None
-
-
 class JetStreamLog:
     """Implements `EventLog` on JetStream; made by `open_log`, used as `async with`."""
 
-    def __init__(self, wire: _NatsWire, pipe: AppendPipe) -> None:
+    def __init__(self, wire: _NatsWire, pipe: AppendPipe, *, start: Start) -> None:
         self._wire = wire
         self._pipe = pipe
+        #: How the log was folded when it was opened.
+        self.start = start
+        self.snapshots = SnapshotStore(wire.connection, wire.node)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,13 +131,14 @@ async def open_log(
     stamp: Stamp,
     fold: Fold,
     world: World,
+    snapshots: Snapshots | None = None,
     settings: LogSettings | None = None,
 ) -> JetStreamLog:
     """
     Open the log of `stamp.node` as its writer: make the stream if need be, replay it into *fold*.
 
-    *admin* is used only where there is no stream yet.  A plain server asks for no seeds: give the
-    same address twice.
+    With *snapshots* a long log is folded from its newest snapshot on.  *admin* is used only where
+    there is no stream yet.  A plain server asks for no seeds: give the same address twice.
 
     Raises:
         LogSetupError: The server or its stream cannot be used for a log.
@@ -161,15 +160,24 @@ async def open_log(
         if info is None:
             raise LogSetupError(f"the server shows no stream {STREAM} after it was made")
         check_stream(info, node)
+        if snapshots is not None:
+            await _make_snapshots(connection, admin, node, bytes_max=settings.snapshot_bytes_max)
         await _wait_for_stragglers(connection, node)
-        head = await _replay_into(fold, connection, node, world=world)
+        head, start = await fold_log(
+            connection,
+            node,
+            fold=fold,
+            snapshots=snapshots,
+            world=world,
+            full_replay_facts_max=settings.full_replay_facts_max,
+        )
         pipe = AppendPipe(
             wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe
         )
         await wire.attach(connection, pipe)
         world.spawn(pipe.run(), name="log pipe")
         undo.pop_all()
-    return JetStreamLog(wire, pipe)
+    return JetStreamLog(wire, pipe, start=start)
 
 
 async def _make_stream(address: ServerAddress, node: str, *, bytes_max: int) -> None:
@@ -178,6 +186,20 @@ async def _make_stream(address: ServerAddress, node: str, *, bytes_max: int) -> 
         await create_stream(admin, node, bytes_max=bytes_max)
     finally:
         await admin.close()
+
+
+async def _make_snapshots(
+    connection: Connection, address: ServerAddress, node: str, *, bytes_max: int
+) -> None:
+    """Have a stream for snapshots; without one there are none, which whoever takes one tells."""
+    with suppress(LogUnavailableError, LogSetupError, InvalidSnapshotError):
+        if await has_snapshot_stream(connection):
+            return
+        admin = await Connection.open(address, name=f"claimlet {node} admin")
+        try:
+            await make_snapshot_stream(admin, node, bytes_max=bytes_max)
+        finally:
+            await admin.close()
 
 
 async def _wait_for_stragglers(connection: Connection, node: str) -> None:
@@ -194,19 +216,11 @@ async def _wait_for_stragglers(connection: Connection, node: str) -> None:
     )
 
 
-async def _replay_into(fold: Fold, connection: Connection, node: str, *, world: World) -> Head:
-    head = Head(sequence=0, id="", link=genesis(node))
-    async with aclosing(replay(connection, node, world=world)) as records:
-        async for record, link in records:
-            fold(record)
-            head = Head(sequence=record.sequence, id=record.id, link=link)
-    return head
-
-
 class _NatsWire:
     """Implements `Wire` for the append pipe."""
 
     def __init__(self, node: str) -> None:
+        self.node = node
         self._announcements = f"{LIVE_PREFIX}.dra.{node_token(node)}.node.writer_started"
         self._connection: Connection | None = None
         self._pipe: AppendPipe | None = None
@@ -263,20 +277,15 @@ class _NatsWire:
             LogDamagedError: There is no log any more.
         """
         await self._revive()
-        got = await self.connection.api(f"STREAM.MSG.GET.{STREAM}", {"seq": sequence}, answer=_Got)
-        if got.error is not None:
-            if got.error.err_code == _NO_MESSAGE:
-                return None
+        try:
+            message = await message_at(self.connection, STREAM, sequence)
+        except NotShownError:
             # Not this record, but the whole stream may be gone: that is told apart here.
             await self.last_sequence()
-            raise LogUnavailableError(f"record {sequence} is not shown: {got.error.description}")
-        headers = _headers(got.message.hdrs if got.message else b"")
-        try:
-            link = bytes.fromhex(headers.get(CHAIN_HEADER, ""))
-        except ValueError:
-            link = b""
-        data = got.message.data if got.message else b""
-        return Stored(id=headers.get("Nats-Msg-Id", ""), link=link, data=data)
+            raise
+        if message is None:
+            return None
+        return Stored(id=message.id, link=message.link, data=message.data)
 
     async def last_sequence(self) -> int:
         """
@@ -349,13 +358,3 @@ def _ack(message: Msg) -> Ack:
     if answer.error is not None:
         return Ack(error=answer.error.description or str(answer.error.err_code))
     return Ack(sequence=answer.seq)
-
-
-def _headers(raw: bytes) -> dict[str, str]:
-    """Return the headers of a stored message, as JetStream hands them out: bytes of lines."""
-    headers: dict[str, str] = {}
-    for line in raw.decode(errors="replace").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name.strip()] = value.strip()
-    return headers

@@ -10,15 +10,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from ..log import Head
+
 __all__ = ["Ack", "Condition", "Head", "Sent", "Stored", "Wire"]
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """A record's place in the log: its sequence, its id, its link of the chain."""
-
-    sequence: int
-    id: str
-    link: bytes
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

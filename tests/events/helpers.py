@@ -19,6 +19,8 @@ from claimlet.events.jetstream.connection import Connection
 from claimlet.events.jetstream.log import JetStreamLog, LogSettings, open_log
 from claimlet.events.jetstream.pipe import PipeSettings
 from claimlet.events.jetstream.reader import replay
+from claimlet.events.jetstream.start import FULL_REPLAY_FACTS_MAX
+from claimlet.events.log import Snapshots
 from claimlet.events.record import Draft, Record, Stamp
 from claimlet.events.server import keys
 from claimlet.events.server.locate import locate
@@ -141,6 +143,8 @@ async def open_writer(
     writer: str = "writer-1",
     pipe: PipeSettings | None = None,
     stream_bytes_max: int = 64 * 1024**2,
+    snapshots: Snapshots | None = None,
+    full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX,
 ) -> AsyncIterator[JetStreamLog]:
     """Open the log at *address*, in a world of its own."""
     world = OwnWorld()
@@ -151,9 +155,11 @@ async def open_writer(
             stamp=Stamp(node=NODE, boot="boot-1", writer=writer),
             fold=fold,
             world=world,
+            snapshots=snapshots,
             settings=LogSettings(
                 pipe=pipe or PipeSettings(append_timeout_seconds=20.0, ack_timeout_seconds=0.5),
                 stream_bytes_max=stream_bytes_max,
+                full_replay_facts_max=full_replay_facts_max,
             ),
         )
         async with log:

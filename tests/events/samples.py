@@ -123,6 +123,16 @@ _FACTS: list[f.Fact] = [
     f.DriverGone(driver=DRIVER, instance="i", reason="gone"),
     f.WaiverSettled(claim_uid=ClaimUid("c-1"), driver=DRIVER, who="me", why="fixed"),
     f.SettingsChanged(settings={"overlap": "wait"}),
+    f.SnapshotTaken(
+        sequence=812,
+        digest="ab",
+        fold_version=1,
+        slot="a",
+        chunks=2,
+        size_bytes=700_000,
+        content_digest="cd",
+        previous=406,
+    ),
 ]
 
 SAMPLES = {fact.word: fact for fact in _FACTS}

@@ -79,7 +79,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build(source, dist, "sdist")
     build(source, dist, "wheel")
     (sdist,) = dist.glob("*.tar.gz")
-    shutil.unpack_archive(sdist, work / "unpacked", filter="data")
+    # Python's own way to unpack got the argument that linters want only in 3.11.4.
+    (work / "unpacked").mkdir()
+    subprocess.run(["tar", "-xf", sdist, "-C", work / "unpacked"], check=True)
     (unpacked,) = (work / "unpacked").iterdir()
     build(unpacked, dist / "from-sdist", "wheel")
     return dist
