@@ -97,9 +97,10 @@ def rotate(invocation: Invocation, output: Output, *, users: Sequence[str]) -> N
 
 def _rotate_running(invocation: Invocation, server: ServerSettings, users: Sequence[str]) -> None:
     """Have the running service do it, and return when it answers to the new keys."""
+    from ...events.server.status import read_status
     from ..control.protocol import Hello, RotateRequest
 
-    before = _public_keys(server, users)
+    before, old = _public_keys(server, users), read_status(server.status_file)
     try:
         ask(invocation, "rotate", list[str], request=RotateRequest(users=list(users)))
     except NotReadyError:
@@ -108,9 +109,11 @@ def _rotate_running(invocation: Invocation, server: ServerSettings, users: Seque
             raise
 
     def is_done() -> bool:
-        after = _public_keys(server, users)
+        after, new = _public_keys(server, users), read_status(server.status_file)
         if any(after[user] == before[user] for user in users):
             return False
+        if old is None or new is None or new.pid == old.pid:
+            return False  # the server with the old keys would take the question with it
         try:
             ask(invocation, "hello", Hello)
         except NotReadyError:

@@ -349,7 +349,7 @@ class EmbeddedServer:
     async def _wait_for(self, process: ServerProcess) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
-                while not process.has_ended and not self._is_stopping:
+                while not (process.has_ended or self._is_stopping or self._is_mute(process.pid)):
                     ports = read_ports(self._settings.state_dir, process.pid)
                     if ports is not None and await self._answers(ports.port):
                         return self._use(ports.port, ports.monitoring)
@@ -359,6 +359,11 @@ class EmbeddedServer:
             f"the log's server {state}: {_last_words(self._settings)}",
             hint=f"its own words are in {self._settings.log_file}",
         )
+
+    def _is_mute(self, pid: int) -> bool:
+        """Return whether the server runs but could not say on which ports: the disk is full."""
+        words = _last_words(self._settings)
+        return f"[{pid}]" in words and "ports file" in words
 
     def _wanted_digest(self) -> str:
         settings = self._settings
