@@ -37,7 +37,11 @@ __all__ = ["EmbeddedServer", "ServerSettings", "address_of"]
 #: A store of ten million facts takes five seconds to open; damaged ones take longer.
 _START_SECONDS = 60.0
 _ADOPT_SECONDS = 10.0
+#: A server on a full disk may answer all the same: it gets this long.
+_FULL_SECONDS = 2.0
 _POLL_SECONDS = 0.005
+#: What may be left where a small file could not be written.
+_FULL_BLOCKS = 2
 _RESTART_SECONDS_FIRST = 0.1
 _RESTART_SECONDS_MAX = 10.0
 #: A server that ran this long did not die of its start.
@@ -349,21 +353,21 @@ class EmbeddedServer:
     async def _wait_for(self, process: ServerProcess) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
-                while not (process.has_ended or self._is_stopping or self._is_mute(process.pid)):
+                given_up_at = asyncio.get_running_loop().time() + _FULL_SECONDS
+                while not process.has_ended and not self._is_stopping:
                     ports = read_ports(self._settings.state_dir, process.pid)
                     if ports is not None and await self._answers(ports.port):
                         return self._use(ports.port, ports.monitoring)
+                    if asyncio.get_running_loop().time() > given_up_at and _is_full(self._settings):
+                        break  # it cannot say on which ports it listens, nor why
                     await asyncio.sleep(_POLL_SECONDS)
         state = "ended at once" if process.has_ended else "does not answer"
+        settings = self._settings
+        words = "no space left on device" if _is_full(settings) else _last_words(settings)
         raise ServerUnavailableError(
-            f"the log's server {state}: {_last_words(self._settings)}",
-            hint=f"its own words are in {self._settings.log_file}",
+            f"the log's server {state}: {words}",
+            hint=f"its own words are in {settings.log_file}; --state-dir names another directory",
         )
-
-    def _is_mute(self, pid: int) -> bool:
-        """Return whether the server runs but could not say on which ports: the disk is full."""
-        words = _last_words(self._settings)
-        return f"[{pid}]" in words and "ports file" in words
 
     def _wanted_digest(self) -> str:
         settings = self._settings
@@ -415,6 +419,12 @@ def _fingerprint(program: Path) -> str:
     with usable(program):
         stat = program.stat()
     return f"{program.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _is_full(settings: ServerSettings) -> bool:
+    """Return whether there is no room at all beside the log."""
+    with usable(settings.state_dir):
+        return os.statvfs(settings.state_dir).f_bavail < _FULL_BLOCKS
 
 
 def _last_words(settings: ServerSettings) -> str:
