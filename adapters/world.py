@@ -31,6 +31,7 @@ class RealWorld:
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._random_bytes = b""
+        self._is_ending = False
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -42,6 +43,7 @@ class RealWorld:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._is_ending = True
         for task in self._tasks:
             task.cancel()
         if isinstance(error, Exception):
@@ -78,10 +80,17 @@ class RealWorld:
         return asyncio.timeout(seconds)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> Task:
-        """Run *work* beside the caller; an exception that leaves it ends the whole world."""
+        """
+        Run *work* beside the caller; an exception that leaves it ends the whole world.
+
+        Raises:
+            RuntimeError: The world is ending: nobody would end this task any more.
+        """
         try:
+            if self._is_ending:
+                raise RuntimeError(f"{name}: the world is ending")
             task = self._group.create_task(work, name=name)
-        except RuntimeError:  # the world is ending
+        except RuntimeError:
             work.close()
             raise
         self._tasks.add(task)

@@ -47,6 +47,7 @@ from .protocol import (
 __all__ = ["Handlers"]
 
 T = TypeVar("T")
+_NAME_CHARACTERS_MAX = 253
 _Handler = Callable[[bytes, str], Awaitable[Any]]
 
 
@@ -279,11 +280,16 @@ def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"the request cannot be read: {error}") from None
+        raise UsageError(
+            f"the request cannot be read: {error}",
+            hint="is the client of the service's version? claimlet version",
+        ) from None
 
 
 def _object(ref: PodRef) -> ObjectView:
-    return ObjectView(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+    # Of a refused pod the names may be of any length.
+    namespace, name, uid = (x[:_NAME_CHARACTERS_MAX] for x in (ref.namespace, ref.name, ref.uid))
+    return ObjectView(namespace=namespace, name=name, uid=uid)
 
 
 def _ref(pod: PodState | Refusal) -> PodRef:

@@ -44,6 +44,26 @@ class TestRealWorld:
 
         assert task.done()
 
+    async def test_takes_no_task_while_it_ends(self) -> None:
+        """Work that comes too late is refused, and nothing of it is left unawaited."""
+        refused: list[RuntimeError] = []
+
+        async def late(world: RealWorld) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                try:
+                    world.spawn(asyncio.sleep(0), name="too late")
+                except RuntimeError as error:
+                    refused.append(error)
+
+        async with RealWorld() as world:
+            world.spawn(late(world), name="late")
+            await asyncio.sleep(0)
+
+        assert len(refused) == 1
+
     async def test_failure_of_a_task(self) -> None:
         """An exception of a task ends everything and is raised where the world is left."""
 
