@@ -11,7 +11,6 @@ import asyncio
 import os
 import random
 import time
-import uuid
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -69,7 +68,11 @@ class RealWorld:
             self._random_bytes = os.urandom(16 * _IDS_AT_ONCE)
             taken = self._random_bytes[:16]
         self._random_bytes = self._random_bytes[16:]
-        return str(uuid.UUID(bytes=taken, version=4))
+        digits = taken.hex()
+        variant = "89ab"[taken[8] & 3]
+        return (
+            f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+        )
 
     async def sleep(self, seconds: float) -> None:
         """Wait *seconds*."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -33,6 +33,7 @@ class TestRealWorld:
 
         assert len(ids) == 100
         assert all(str(UUID(found)) == found for found in ids)
+        assert {(UUID(found).version, UUID(found).variant) for found in ids} == {(4, RFC_4122)}
         assert all(0 <= world.random() < 1 for _ in range(100))
 
     async def test_leaves_no_task(self) -> None:
