@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.adapters.service_process import NODE, ServiceProcess, short_directory
+from tests.events.helpers import mounted
 
 #: A start is refused within this time, or not at all.
 _PATIENCE_SECONDS = 30.0
@@ -45,19 +45,6 @@ def refused(*options: str, environ: Mapping[str, str] | None = None) -> tuple[in
     assert [line.partition(":")[0] for line in told] == ["error", "hint"], ran.stderr
     assert ran.stdout == ""
     return ran.returncode, told[0]
-
-
-@contextmanager
-def mounted(path: Path, *, options: str) -> Iterator[None]:
-    """Mount a small file system on *path*, or skip the test."""
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", options, "claimlet-test", str(path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("cannot mount a file system here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 class TestTaken:
