@@ -245,6 +245,10 @@ class Restored(ClaimFact, frozen=True):
     #: Drivers that may hold something for this claim.
     debts: tuple[DriverName, ...] = ()
     devices: dict[str, tuple[PreparedDevice, ...]] = {}
+    #: Known attributes of the allocated devices, by `driver/pool/device`.
+    attributes: dict[str, dict[str, str]] = {}
+    #: Where the claim is known from.
+    why: str = ""
 
 
 class AnomalyFound(ClaimFact, frozen=True):

@@ -32,6 +32,8 @@ from .protocol import (
     HOLD_SECONDS_MAX,
     Count,
     Hello,
+    Imported,
+    ImportRequest,
     ObjectRequest,
     PodClaims,
     PrepareRequest,
@@ -79,6 +81,7 @@ class Handlers:
             "waive": self._waive,
             "settle": self._settle,
             "rotate": self._rotate,
+            "import": self._import,
         }
 
     async def handle(self, verb: str, data: bytes, *, actor: str) -> bytes:
@@ -164,6 +167,7 @@ class Handlers:
             AmbiguousError: There are several open ones.
         """
         pods: list[PodState | Refusal] = [*self._node.pods.values(), *self._node.refusals.values()]
+        pods += [PodState(ref=ref) for ref in self._restored_pods()]
         refs = {
             _ref(pod).uid: pod
             for pod in pods
@@ -179,6 +183,15 @@ class Handlers:
                 hint="--uid chooses one",
             )
         return _ref(found[-1]) if found else None
+
+    def _restored_pods(self) -> list[PodRef]:
+        """Return the pods that hold a claim and whose request is not in the log."""
+        return [
+            consumer.pod
+            for claim in self._node.claims.values()
+            for consumer in claim.consumers
+            if consumer.restored and consumer.pod.uid not in self._node.pods
+        ]
 
     async def _hold(self, seconds: float, is_so: Callable[[], bool]) -> None:
         """Wait until *is_so* holds, or long enough that the client should hear something."""
@@ -231,6 +244,12 @@ class Handlers:
 
     async def _rotate(self, data: bytes, actor: str) -> list[str]:
         return list(self._rotate_keys(_decode(data, RotateRequest).users, actor))
+
+    async def _import(self, data: bytes, actor: str) -> Imported:
+        request = _decode(data, ImportRequest)
+        why = f"kubelet checkpoint, sha256 {request.digest[:64]}"
+        new, known = await self._loop.import_claims(request.claims, why=why, actor=actor)
+        return Imported(claims=new, known=known)
 
     async def _settle(self, data: bytes, actor: str) -> Count:
         request = _decode(data, WaiveRequest)

@@ -19,6 +19,7 @@ from ...engine.errors import (
     RefusedError,
     UsageError,
 )
+from ...engine.restore import ForeignClaim
 from ...engine.views import ClaimView, ObjectView
 from ...events.subjects import node_token
 
@@ -31,6 +32,8 @@ __all__ = [
     "DriverRow",
     "Fault",
     "Hello",
+    "ImportRequest",
+    "Imported",
     "ObjectRequest",
     "PodClaims",
     "PodRow",
@@ -63,6 +66,7 @@ VERBS = (
     "waive",
     "settle",
     "rotate",
+    "import",
 )
 
 
@@ -151,6 +155,22 @@ class RotateRequest(_Message, frozen=True):
     """Give users of the log's own server new keys; none: all of them."""
 
     users: list[str] = []
+
+
+class ImportRequest(_Message, frozen=True):
+    """Take over what a kubelet held, all of it or nothing."""
+
+    claims: list[ForeignClaim]
+    #: sha256 of the file that it comes from.
+    digest: str
+
+
+class Imported(_Message, frozen=True):
+    """What an import came to."""
+
+    claims: int
+    #: Those that were imported before, just as they are in the file.
+    known: int
 
 
 class Count(_Message, frozen=True):

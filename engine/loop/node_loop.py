@@ -24,6 +24,7 @@ from ..plan import CallPrepare, CallUnprepare, Wait, plan, pod_key, pods_of, rel
 from ..plan import Record as RecordStep
 from ..pod import PreparePod, decide_ended, decide_prepare, decide_refused
 from ..ports import DriverInstance, Drivers
+from ..restore import ForeignClaim, decide_import
 from ..state import ClaimState
 from .appender import Appender, Decision, LoopSettings
 from .caller import Caller, CallState
@@ -282,6 +283,26 @@ class NodeLoop:
             {claim_uid},
             lambda: outcome.decide_settled(self.node, claim_uid, driver, who=who, why=why),
         )
+
+    async def import_claims(
+        self, claims: Sequence[ForeignClaim], *, why: str, actor: str
+    ) -> tuple[int, int]:
+        """
+        Take over what another manager held, all of it or nothing; return how many are new, and old.
+
+        Raises:
+            RefusedError: The node holds one of them, or something is wrong with it.
+            LogUnavailableError: It is not known yet whether the facts are stored.
+        """
+        keys = {key for claim in claims for key in (claim.ref.uid, str(claim.ref))}
+        decided: list[Draft] = []
+
+        def decide() -> list[Draft]:
+            decided[:] = decide_import(self.node, claims, why=why, actor=actor)
+            return list(decided)
+
+        await self._appender.submit(keys, decide)
+        return len(decided), len(claims) - len(decided)
 
     async def lose_object(self, claim_uid: ClaimUid, fact: f.ObjectLost) -> None:
         """Record that the claim object is not what it was; a claim nobody holds is left alone."""
