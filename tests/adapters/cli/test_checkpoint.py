@@ -65,7 +65,7 @@ def told(ran: Ran) -> str:
 class TestCheckpoint:
     @pytest.mark.scenario("R15", "R16")
     def test_there_and_back(self, taker: Node, tmp_path: Path) -> None:
-        """A kubelet's claims are held by one command, handed back by another, unprepared at last."""
+        """A kubelet's claims are held by one command, handed back by the next, then ended."""
         file = kubelets_file(tmp_path / "dra_manager_state", "k1", "k2")
         back = tmp_path / "back"
 
