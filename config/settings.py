@@ -74,6 +74,7 @@ class LogSettings(_Section, frozen=True):
     keys_dir: Path | None
     nats_server: Path | None
     max_file_store_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024)]
+    ballast_bytes: Annotated[int, Meta(ge=0)]
     append_timeout_seconds: _Seconds
     snapshot_every_facts: Annotated[int, Meta(ge=1)]
     namespace_readers: dict[_DnsLabel, _DnsLabel]

@@ -38,6 +38,7 @@ from ...events.server.locks import hold
 from ...events.server.process import EmbeddedServer
 from ...events.world import World
 from .addresses import chosen_users, external_address, server_settings
+from .room import Room, RoomSettings
 
 __all__ = ["NodeLog"]
 
@@ -146,6 +147,18 @@ class NodeLog:
                     loop.fail(LogDamagedError(condition.reason, sequence=sequence))
 
         self.log.listen(hear)
+        if self._server is not None:
+            room = Room(
+                RoomSettings(
+                    state_dir=self._settings.state_dir,
+                    ballast_bytes=self._settings.log.ballast_bytes,
+                ),
+                world=self._world,
+                gate=loop,
+                log=self.log,
+                server=self._server,
+            )
+            self._world.spawn(room.watch(), name="room")
         return loop.node.boot
 
     def rotate_keys(self, users: Sequence[str], actor: str) -> Sequence[str]:

@@ -18,7 +18,7 @@ from ...events.record import Draft, Record, Stamp
 from ...events.values import ClaimUid, DriverName, PodUid
 from ...events.world import World
 from .. import outcome
-from ..errors import NotFoundError, RefusedError
+from ..errors import NotFoundError, NotReadyError, RefusedError
 from ..node import Node
 from ..plan import CallPrepare, CallUnprepare, Wait, plan, pod_key, pods_of, related
 from ..plan import Record as RecordStep
@@ -78,6 +78,8 @@ class NodeLoop:
         self._instances: set[str] = set()
         self._is_started = False
         self._is_draining = False
+        #: Why no new pod is taken, where the log has hardly any room left (rule 14).
+        self.no_room = ""
 
     # --- the log's side --------------------------------------------------------------------------
 
@@ -185,9 +187,14 @@ class NodeLoop:
 
         Raises:
             RefusedError: The pod did not pass validation; nothing of it is stored.
-            NotReadyError: The log is down; nothing is stored.
+            NotReadyError: The log is down, or has no room; nothing is stored.
             LogUnavailableError: It is not known yet whether the facts are stored.
         """
+        if self.no_room:
+            raise NotReadyError(
+                f"no new pod is taken: {self.no_room}",
+                hint="make room, and it goes on by itself; unprepare works meanwhile",
+            )
         try:
             await self._appender.submit(
                 _keys_of(command), lambda: decide_prepare(self.node, command)

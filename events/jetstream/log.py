@@ -30,7 +30,7 @@ from .stored import NotShownError, message_at
 from .stream import STREAM, check_server, check_stream, create_stream, stream_info
 from .wire import Ack, Condition, Head, Sent, Stored
 
-__all__ = ["JetStreamLog", "LogSettings", "open_log"]
+__all__ = ["JetStreamLog", "LogSettings", "Usage", "open_log"]
 
 #: A full window on a slow disk takes a few seconds.
 _STRAGGLERS_SECONDS = 30.0
@@ -49,6 +49,13 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes_max: int = 128 * 1024**2
     #: A log with fewer facts is replayed whole, whatever snapshots there are.
     full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the log's stream holds, and may hold; -1: whatever there is room for."""
+
+    used_bytes: int
+    bytes_max: int
 
 
 class _PubAck(Answer, frozen=True, kw_only=True):
@@ -117,6 +124,18 @@ class JetStreamLog:
             LogDamagedError: The log no longer holds what it acknowledged.
         """
         return await self._pipe.append(drafts)
+
+    async def usage(self) -> Usage:
+        """
+        Return how full the stream is.
+
+        Raises:
+            LogUnavailableError: The server does not tell.
+        """
+        info = await stream_info(self._wire.connection)
+        if info is None:
+            raise LogUnavailableError("the server shows no stream")
+        return Usage(used_bytes=info.state.bytes, bytes_max=info.config.get("max_bytes", -1))
 
     async def close(self) -> None:
         """Stop appending and leave the server; who still waits hears that it is unknown."""

@@ -232,6 +232,12 @@ class EmbeddedServer:
                 if self._process is not None:
                     await self._process.end()
 
+    async def restart(self) -> None:
+        """End the server, so that `supervise` starts it anew."""
+        async with self._turn:
+            if self._process is not None:
+                await self._process.end()
+
     async def stop(self) -> None:
         """End the server, also an adopted one, and wait until it is gone."""
         self._is_stopping = True
