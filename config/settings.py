@@ -110,6 +110,7 @@ class DriverSettings(_Section, frozen=True):
     """Where drivers are found."""
 
     rescan_seconds: _Seconds
+    cdi_dirs: tuple[str, ...]
     endpoint_map: dict[str, str]
 
 
@@ -266,7 +267,7 @@ def _convert(origin: str, name: str, value: object, *, strict: bool) -> Any:
     if kind in (Path, Path | None):
         return _path(origin, name, value)
     try:
-        if not strict and isinstance(value, str) and get_origin(kind) is dict:
+        if not strict and isinstance(value, str) and get_origin(kind) in (dict, tuple):
             value = msgspec.json.decode(value)
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.MsgspecError as error:
@@ -351,4 +352,6 @@ def _get(settings: Settings, name: str) -> Any:
 
 
 def _plain(value: object) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
     return "" if value is None else str(value) if isinstance(value, Path) else value

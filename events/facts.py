@@ -255,7 +255,12 @@ class AnomalyFound(ClaimFact, frozen=True):
     """Something that should not be; it names nothing of another namespace."""
 
     kind: Literal[
-        "device_overlap", "unknown_device", "cdi_conflict", "orphan", "protocol_violation"
+        "device_overlap",
+        "unknown_device",
+        "cdi_unresolved",
+        "cdi_conflict",
+        "orphan",
+        "protocol_violation",
     ]
     driver: DriverName
     text: str

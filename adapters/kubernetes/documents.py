@@ -17,7 +17,7 @@ import yaml
 
 from ...engine.errors import UsageError
 
-__all__ = ["DOCUMENTS_MAX", "TEXT_BYTES_MAX", "parse_documents"]
+__all__ = ["DOCUMENTS_MAX", "TEXT_BYTES_MAX", "load_documents", "parse_documents"]
 
 #: The size of all manifests of one request or one file.
 TEXT_BYTES_MAX = 4 * 1024 * 1024
@@ -84,7 +84,7 @@ def parse_documents(text: bytes, *, origin: str) -> list[dict[str, Any]]:
             f"{origin}: {len(text)} bytes, more than {TEXT_BYTES_MAX}", hint="give fewer at once"
         )
     found: list[dict[str, Any]] = []
-    for document in _load(text, origin):
+    for document in load_documents(text, origin):
         if document is None:
             continue
         if not isinstance(document, dict):
@@ -114,7 +114,13 @@ def _objects(document: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
     return [implied | item for item in items]
 
 
-def _load(text: bytes, origin: str) -> list[Any]:
+def load_documents(text: bytes, origin: str) -> list[Any]:
+    """
+    Return the documents in *text*, whatever they are; its size is the caller's to bound.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
     if text.lstrip()[:1] == b"{":
         try:
             return [msgspec.json.decode(text)]

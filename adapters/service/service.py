@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import structlog
@@ -24,6 +25,7 @@ from claimlet import __version__
 from ...config.settings import Settings
 from ...engine.loop import LoopSettings, NodeLoop
 from ...engine.node import Node
+from ...engine.ports import Drivers
 from ...engine.snapshot import NodeSnapshots
 from ...events import facts as f
 from ...events.errors import ClaimletError
@@ -33,6 +35,7 @@ from ..control.handlers import Handlers
 from ..control.server import ControlService
 from ..gateway.server import ClaimsGateway
 from ..manifest import ManifestSource
+from ..plugins.cdi import CdiFiles, CheckedDrivers
 from ..plugins.kubelet import check_no_kubelet
 from ..plugins.registry import DriverRegistry
 from ..world import RealWorld
@@ -100,7 +103,7 @@ class Service:
             self.node,
             self.stamp,
             world=self.world,
-            drivers=self.registry,
+            drivers=self._checked(self.registry),
             settings=loop_settings(settings),
         )
         before = await log.open(
@@ -130,6 +133,11 @@ class Service:
         await enter(self._control(log))
         if settings.manifest.directory is not None:
             await enter(ManifestSource(settings, self.loop, world=self.world))
+
+    def _checked(self, drivers: Drivers) -> Drivers:
+        """Return *drivers*, their answers looked up in the CDI files where these are known."""
+        directories = [Path(directory) for directory in self.settings.drivers.cdi_dirs]
+        return CheckedDrivers(drivers, CdiFiles(directories)) if directories else drivers
 
     def _fold(self, record: Record) -> None:
         self.loop.fold(record)

@@ -23,7 +23,7 @@ from tests.peers.peer import (
 __all__ = ["PEERS", "Peer", "PeerService", "made"]
 
 #: A call that a kill has cut may act until its deadline; nobody wants to wait for that here.
-_SETTINGS = {"CLAIMLET_PREPARE__CALL_TIMEOUT_SECONDS": "5"}
+_SETTINGS = {"CLAIMLET_PREPARE__CALL_TIMEOUT_SECONDS": "3"}
 _WAIT = ("--wait", "--timeout", "60s", "-o", "json")
 
 
@@ -95,11 +95,11 @@ class PeerService:
 
         eventually(lambda: instances() == count, f"{count} of {self.driver.name} registered")
 
-    def manifest(self, pod: str, *claims: str) -> Path:
-        """Write a pod with *claims*, each with a device of the driver."""
+    def manifest(self, pod: str, *claims: str, first: int = 0) -> Path:
+        """Write a pod with *claims*, each with a device of the driver, from the *first* one on."""
         devices = {
             claim: f"{self.driver.name}/{device}"
-            for claim, device in zip(claims, self.peer.devices, strict=False)
+            for claim, device in zip(claims, self.peer.devices[first:], strict=False)
         }
         path = self.service.directory / f"{pod}.json"
         documents = manifest(pod, devices=devices)
@@ -126,6 +126,11 @@ class PeerService:
         """Return what the reference library makes of *ids*."""
         return resolve(program, self.driver.cdi_dir, ids)
 
+    def history(self, claim: str) -> list[dict[str, Any]]:
+        """Return the facts of the claim, as `claimlet history` tells them."""
+        found: list[dict[str, Any]] = self.good("history", "claim", claim, "-o", "json")["items"]
+        return found
+
     def reboot(self, boot: str) -> None:
         """Let the node be in *boot*: all processes gone, CDI files gone, the service back."""
         self.driver.kill()
@@ -139,8 +144,9 @@ class PeerService:
 @contextmanager
 def made(directory: Path, peer: Peer, program: Any, **options: Any) -> Iterator[PeerService]:
     """Yield a running service with a registered driver of *peer*."""
+    looked_up = {"CLAIMLET_DRIVERS__CDI_DIRS": json.dumps([str(directory / "root" / "cdi")])}
     with (
-        ServiceProcess(directory, environ=_SETTINGS) as service,
+        ServiceProcess(directory, environ=_SETTINGS | looked_up) as service,
         driver_of(service, peer, program, **options) as driver,
     ):
         found = PeerService(service, driver, peer)
