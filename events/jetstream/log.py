@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +40,12 @@ _STRAGGLERS_SECONDS = 30.0
 _MISSED_COUNT_MAX = 6
 
 
+_GONE = (
+    "no new one is made in its place: stop claimlet, put the store back from a copy, or begin anew"
+    " with an empty state directory"
+)
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a log can be told."""
 
@@ -49,6 +56,10 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes_max: int = 128 * 1024**2
     #: A log with fewer facts is replayed whole, whatever snapshots there are.
     full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX
+    #: Where copies of records lie that the log has lost.
+    archive: Path | None = None
+    #: There was a log before: a server that shows none has lost it.
+    must_exist: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +185,10 @@ async def open_log(
         undo.push_async_callback(connection.close)
         check_server(connection)
         if await stream_info(connection) is None:
+            if settings.must_exist:
+                raise LogDamagedError(
+                    "the log's stream is gone, and there was one before", sequence=0, hint=_GONE
+                )
             await _make_stream(admin, node, bytes_max=settings.stream_bytes_max)
         info = await stream_info(connection)
         if info is None:
@@ -189,6 +204,7 @@ async def open_log(
             snapshots=snapshots,
             world=world,
             full_replay_facts_max=settings.full_replay_facts_max,
+            archive=settings.archive,
         )
         pipe = AppendPipe(
             wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe

@@ -53,12 +53,20 @@ class Puller:
     """Reads the records of one filter in order; use `batches` once."""
 
     def __init__(
-        self, connection: Connection, *, world: World, consumer: str, filter_subject: str = ""
+        self,
+        connection: Connection,
+        *,
+        world: World,
+        consumer: str,
+        filter_subject: str = "",
+        stalled: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._connection = connection
         self._world = world
         self._consumer = consumer
         self._filter = filter_subject
+        #: Looks, where nothing comes any more, why the record at a sequence does not.
+        self._stalled = stalled
         self._inbox = ""
         self._end_subscription: Callable[[], Awaitable[None]] | None = None
         self._received: list[Msg] = []
@@ -89,6 +97,8 @@ class Puller:
                 return
             except LogUnavailableError:
                 setbacks += 1
+                if self._stalled is not None:
+                    await self._stalled(sequence)
                 if setbacks >= _ATTEMPTS_MAX:
                     raise
                 await self._world.sleep(_BACKOFF_SECONDS_FIRST * 2**setbacks)
