@@ -9,15 +9,17 @@ from a link that is known to one that is known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from .chain import link
-from .errors import LogDamagedError
+from .errors import LogDamagedError, LogSetupError
 from .record import BODY_BYTES_MAX
-from .server.files import replace_file, usable
+from .server.files import replace_file
 
 __all__ = ["Line", "encode_segment", "follow_lines", "read_segment", "write_segment"]
 
@@ -67,7 +69,7 @@ def read_segment(path: Path, *, first: int, last: int, digest: str = "") -> list
     """
     found: dict[int, Line] = {}
     hashed, size = sha256(), 0
-    with usable(path), path.open("rb") as file:
+    with _opened(path) as file:
         while raw := file.readline(_LINE_BYTES_MAX + 1):
             hashed.update(raw)
             line = _decoded(raw, path)
@@ -101,6 +103,15 @@ def follow_lines(lines: Iterable[Line], link_before: bytes) -> Iterator[tuple[Li
                 sequence=line.sequence,
             )
         yield line, previous
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise LogSetupError(f"{path}: {error.strerror or error}") from None
 
 
 def _decoded(raw: bytes, path: Path) -> Line | None:

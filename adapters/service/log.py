@@ -38,6 +38,8 @@ from ...events.server.locks import hold
 from ...events.server.process import EmbeddedServer
 from ...events.world import World
 from .addresses import chosen_users, external_address, server_settings
+from .archive import archive_dir
+from .known import is_known, remember
 from .room import Room, RoomSettings
 
 __all__ = ["NodeLog"]
@@ -129,8 +131,11 @@ class NodeLog:
                 pipe=pipe,
                 stream_bytes_max=store_bytes * 3 // 4,
                 snapshot_bytes_max=store_bytes // 8,
+                archive=archive_dir(self._settings),
+                must_exist=is_known(self._settings),
             ),
         )
+        remember(self._settings)
         self._stack.push_async_callback(self.log.close)
 
         def hear(condition: Condition) -> None:

@@ -95,7 +95,7 @@ def cut(state_dir: Path, size: int, *, fill: bool = False) -> None:
     path.write_bytes(path.read_bytes()[:-size] + bytes(size if fill else 0))
 
 
-def flip(state_dir: Path, sequence: int, *, offset: int = 0) -> None:
+def flip(state_dir: Path, sequence: int, *, offset: int = 0) -> Path:
     """Flip a bit of a record: in its data, or *offset* bytes after its beginning in the file."""
     for path in blocks(state_dir):
         data = bytearray(path.read_bytes())
@@ -107,7 +107,7 @@ def flip(state_dir: Path, sequence: int, *, offset: int = 0) -> None:
         at = place + offset if offset else data.index(b'"boot-1"', place) + 1
         data[at] ^= 1
         path.write_bytes(data)
-        return
+        return state_dir
     raise AssertionError(f"there is no record {sequence}")
 
 
@@ -184,7 +184,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[int, int]]] = {
 }
 #: The same for a store of three blocks.
 BLOCK_DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[int, int]]] = {
-    "flipped bit, no index": (lambda d: (flip(d, 71), unindexed(d)), (71, 120)),
+    "flipped bit, no index": (lambda d: unindexed(flip(d, 71)), (71, 120)),
     "flipped length": (lambda d: flip(d, 71, offset=2), (71, 120)),
     "flipped sequence": (lambda d: flip(d, 71, offset=5), (71, 120)),
     "first block gone": (lambda d: blocks(d)[0].unlink(), (1, 60)),
