@@ -7,7 +7,7 @@ single claim (rule 7).  Repeats do not flood the log (rule 16).  Nothing is call
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -160,9 +160,13 @@ def decide_reprepare(claim: ClaimState, *, actor: str) -> list[Draft]:
     return [Draft(fact=fact, claim=claim.ref, cause=claim.last_id, actor=actor)]
 
 
-def decide_replayed(node: Node, driver: DriverName, *, actor: str) -> list[Draft]:
+def decide_replayed(
+    node: Node, driver: DriverName, *, among: Collection[ClaimUid], actor: str
+) -> list[Draft]:
     """
-    Return the facts that have *driver* asked again for every claim with a debt to it.
+    Return the facts that have *driver* asked again for each claim *among* those with a debt to it.
+
+    The others are not the caller's to decide on: a call of theirs may be under way (rule 7).
 
     Raises:
         NotFoundError: No claim owes that driver anything, and it is not registered.
@@ -175,7 +179,7 @@ def decide_replayed(node: Node, driver: DriverName, *, actor: str) -> list[Draft
         )
     drafts: list[Draft] = []
     for claim in sorted(owing, key=lambda claim: claim.uid):
-        if claim.phase not in UNPREPARING and not claim.suspect:
+        if claim.uid in among and claim.phase not in UNPREPARING and not claim.suspect:
             drafts += decide_reprepare(claim, actor=actor)
     return drafts
 

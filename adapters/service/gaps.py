@@ -259,7 +259,7 @@ async def _restore(
         stamp=_stamp(settings, world),
         fold=salvage.fold,
         world=world,
-        settings=LogSettings(archive=archive_dir(settings), must_exist=True),
+        settings=LogSettings(archive=archive_dir(settings)),
     )
     async with events:
         drafts = salvage.drafts(actor=order.actor)

@@ -38,8 +38,8 @@ from ...events.server.locks import hold
 from ...events.server.process import EmbeddedServer
 from ...events.world import World
 from .addresses import chosen_users, external_address, server_settings
+from .anchor import AnchorKeeper, known_anchor
 from .archive import archive_dir
-from .known import is_known, remember
 from .room import Room, RoomSettings
 
 __all__ = ["NodeLog"]
@@ -127,15 +127,14 @@ class NodeLog:
             fold=fold,
             world=self._world,
             snapshots=snapshots,
+            anchor=known_anchor(self._settings.state_dir),
             settings=LogSettings(
                 pipe=pipe,
                 stream_bytes_max=store_bytes * 3 // 4,
                 snapshot_bytes_max=store_bytes // 8,
                 archive=archive_dir(self._settings),
-                must_exist=is_known(self._settings),
             ),
         )
-        remember(self._settings)
         self._stack.push_async_callback(self.log.close)
 
         def hear(condition: Condition) -> None:
@@ -152,6 +151,10 @@ class NodeLog:
                     loop.fail(LogDamagedError(condition.reason, sequence=sequence))
 
         self.log.listen(hear)
+        self._anchor = AnchorKeeper(self.log, self._settings.state_dir, world=self._world)
+        # It is moved for the last time when all is recorded, and before the log is left.
+        self._stack.push_async_callback(self._anchor.move)
+        self._world.spawn(self._anchor.run(), name="anchor")
         if self._server is not None:
             room = Room(
                 RoomSettings(

@@ -260,7 +260,7 @@ class NodeLoop:
         decided: list[Draft] = []
 
         def decide() -> list[Draft]:
-            decided[:] = outcome.decide_replayed(self.node, driver, actor=actor)
+            decided[:] = outcome.decide_replayed(self.node, driver, among=owing, actor=actor)
             return list(decided)
 
         await self._submit_idle(owing, decide)

@@ -24,6 +24,7 @@ from ..record import Draft, Stamp
 from ..subjects import LIVE_PREFIX, node_token
 from ..world import World
 from .connection import Answer, Connection, Events, status_of
+from .gaps import gaps_of_log
 from .pipe import AppendPipe, PipeSettings
 from .snapshots import SnapshotStore, has_snapshot_stream, make_snapshot_stream
 from .start import FULL_REPLAY_FACTS_MAX, Start, fold_log
@@ -40,12 +41,6 @@ _STRAGGLERS_SECONDS = 30.0
 _MISSED_COUNT_MAX = 6
 
 
-_GONE = (
-    "no new one is made in its place: stop claimlet, put the store back from a copy, or begin anew"
-    " with an empty state directory"
-)
-
-
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a log can be told."""
 
@@ -58,8 +53,13 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX
     #: Where copies of records lie that the log has lost.
     archive: Path | None = None
-    #: There was a log before: a server that shows none has lost it.
-    must_exist: bool = False
+
+
+#: Nothing is decided on a log that lost facts until somebody says that it is so.
+_LOST_HINT = (
+    "bring the store back from a copy; or, if what was lost is known and accepted, remove the file"
+    " anchor in the state directory, and the log goes on from where it ends"
+)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,17 +162,19 @@ async def open_log(
     fold: Fold,
     world: World,
     snapshots: Snapshots | None = None,
+    anchor: Head | None = None,
     settings: LogSettings | None = None,
 ) -> JetStreamLog:
     """
     Open the log of `stamp.node` as its writer: make the stream if need be, replay it into *fold*.
 
     With *snapshots* a long log is folded from its newest snapshot on.  *admin* is used only where
-    there is no stream yet.  A plain server asks for no seeds: give the same address twice.
+    there is no stream yet.  A plain server asks for no seeds: give the same address twice.  The log
+    must hold *anchor*, the last record that is known to have been acknowledged.
 
     Raises:
         LogSetupError: The server or its stream cannot be used for a log.
-        LogDamagedError: The log has a hole or a broken chain.
+        LogDamagedError: The log has a hole, a broken chain, or lost what was acknowledged.
         InvalidRecordError: A record cannot be read.
         UnknownFactError: A critical fact is of a newer version.
         LogUnavailableError: The server does not answer.
@@ -185,10 +187,8 @@ async def open_log(
         undo.push_async_callback(connection.close)
         check_server(connection)
         if await stream_info(connection) is None:
-            if settings.must_exist:
-                raise LogDamagedError(
-                    "the log's stream is gone, and there was one before", sequence=0, hint=_GONE
-                )
+            if anchor is not None:
+                raise _lost_end(0, anchor)  # nothing is made where something was
             await _make_stream(admin, node, bytes_max=settings.stream_bytes_max)
         info = await stream_info(connection)
         if info is None:
@@ -206,6 +206,8 @@ async def open_log(
             full_replay_facts_max=settings.full_replay_facts_max,
             archive=settings.archive,
         )
+        if anchor is not None:
+            await _check_anchor(connection, node, anchor, head=head)
         pipe = AppendPipe(
             wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe
         )
@@ -213,6 +215,39 @@ async def open_log(
         world.spawn(pipe.run(), name="log pipe")
         undo.pop_all()
     return JetStreamLog(wire, pipe, start=start)
+
+
+async def _check_anchor(connection: Connection, node: str, anchor: Head, *, head: Head) -> None:
+    """
+    Raise unless the log, which ends at *head*, holds what is known to have been acknowledged.
+
+    A record that an operator has given up since is held to be there.
+
+    Raises:
+        LogDamagedError: It does not.
+    """
+    if head.sequence < anchor.sequence:
+        raise _lost_end(head.sequence, anchor)
+    gaps = await gaps_of_log(connection, node)
+    if any(gap.first <= anchor.sequence <= gap.last for gap in gaps):
+        return
+    found = await message_at(connection, STREAM, anchor.sequence)
+    if found is None or (found.id, found.link) != (anchor.id, anchor.link):
+        raise LogDamagedError(
+            f"record {anchor.sequence} is not the one that was acknowledged: this is another log,"
+            " or it was written anew",
+            sequence=anchor.sequence,
+            hint=_LOST_HINT,
+        )
+
+
+def _lost_end(last_sequence: int, anchor: Head) -> LogDamagedError:
+    what = f"ends at record {last_sequence}" if last_sequence else "is gone"
+    return LogDamagedError(
+        f"the log {what}, but record {anchor.sequence} was acknowledged",
+        sequence=last_sequence + 1,
+        hint=_LOST_HINT,
+    )
 
 
 async def _make_stream(address: ServerAddress, node: str, *, bytes_max: int) -> None:
