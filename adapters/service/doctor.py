@@ -24,9 +24,11 @@ from ...engine.errors import NotReadyError
 from ...engine.node import Node
 from ...events.errors import ClaimletError, LockHeldError
 from ...events.jetstream.connection import Connection
+from ...events.jetstream.log import LOST_HINT
 from ...events.jetstream.stream import check_server, check_stream, stream_info
 from ...events.record import GAP_WORD, Record, time_text
 from ...events.server import keys
+from ...events.server.anchor import anchor_file, read_anchor
 from ...events.server.locks import hold
 from ...events.server.process import ServerSettings
 from ...events.server.status import read_ports, read_status
@@ -263,6 +265,7 @@ class _Doctor:
         try:
             async with survey_log(self._settings) as found:
                 rows = rows_of(found)
+                findings += self._beyond(found.last)
         except LockHeldError:
             rows = []  # a service runs: its log was whole when it started
         for row in rows:
@@ -278,6 +281,14 @@ class _Doctor:
         gaps = sum(record.word == GAP_WORD for record in self._records)
         text = f"whole: {len(self._records)} public facts read and checked"
         return [_ok("log", f"{text}; gaps acknowledged: {gaps}" if gaps else text)]
+
+    def _beyond(self, last: int) -> list[Finding]:
+        """Return the finding that the log ends before what was acknowledged."""
+        anchor = read_anchor(anchor_file(self._settings.state_dir))
+        if anchor is None or anchor.sequence <= last:
+            return []
+        text = f"EVENTS ends at record {last}, but record {anchor.sequence} was acknowledged"
+        return [_bad("log", text, LOST_HINT)]
 
     async def _clock(self) -> list[Finding]:
         if not self._records:

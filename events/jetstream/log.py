@@ -32,7 +32,7 @@ from .stored import NotShownError, message_at
 from .stream import STREAM, check_server, check_stream, create_stream, stream_info
 from .wire import Ack, Condition, Head, Sent, Stored
 
-__all__ = ["JetStreamLog", "LogSettings", "Usage", "open_log"]
+__all__ = ["LOST_HINT", "JetStreamLog", "LogSettings", "Usage", "open_log"]
 
 #: A full window on a slow disk takes a few seconds.
 _STRAGGLERS_SECONDS = 30.0
@@ -56,7 +56,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: Nothing is decided on a log that lost facts until somebody says that it is so.
-_LOST_HINT = (
+LOST_HINT = (
     "bring the store back from a copy; or, if what was lost is known and accepted, remove the file"
     " anchor in the state directory, and the log goes on from where it ends"
 )
@@ -237,7 +237,7 @@ async def _check_anchor(connection: Connection, node: str, anchor: Head, *, head
             f"record {anchor.sequence} is not the one that was acknowledged: this is another log,"
             " or it was written anew",
             sequence=anchor.sequence,
-            hint=_LOST_HINT,
+            hint=LOST_HINT,
         )
 
 
@@ -246,7 +246,7 @@ def _lost_end(last_sequence: int, anchor: Head) -> LogDamagedError:
     return LogDamagedError(
         f"the log {what}, but record {anchor.sequence} was acknowledged",
         sequence=last_sequence + 1,
-        hint=_LOST_HINT,
+        hint=LOST_HINT,
     )
 
 

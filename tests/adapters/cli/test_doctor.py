@@ -12,6 +12,8 @@ from tests.adapters.cli.node import Node, Ran
 from tests.adapters.cli.test_log import damage
 from tests.adapters.service_process import ServiceProcess, short_directory
 
+from claimlet.events.log import Head
+from claimlet.events.server.anchor import anchor_file, write_anchor
 from claimlet.events.server.keys import seed_file
 
 
@@ -141,3 +143,11 @@ class TestDoctor:
 
         assert findings["log"]["text"].startswith(f"EVENTS, records {sequence} to {sequence}: ")
         assert f"--from {sequence} --to {sequence} --why" in findings["log"]["hint"]
+
+    def test_of_a_log_that_lost_its_end(self, patient: Node) -> None:
+        """An end before what was acknowledged is told, with both sequences."""
+        state_dir = patient.service.state_dir
+        write_anchor(anchor_file(state_dir), Head(sequence=99_999, id="x", link=bytes(32)))
+        findings = patient.call("doctor", "-o", "json").json["items"]
+
+        assert any("but record 99999 was acknowledged" in item["text"] for item in findings)

@@ -45,6 +45,15 @@ def flip(node: Node, sequence: int) -> None:
     path.write_bytes(data)
 
 
+def end_of(path: Path) -> int:
+    """Return the sequence of the last record in a file of the log."""
+    data, place, sequence = path.read_bytes(), 0, 0
+    while place < len(data):
+        sequence = int.from_bytes(data[place + 4 : place + 12], "little")
+        place += int.from_bytes(data[place : place + 4], "little") & 0x7FFF_FFFF
+    return sequence
+
+
 def copy_of_log(node: Node) -> Path:
     """Write all records of the log as another copy of it has them."""
     previous, lines = genesis(NODE), []
@@ -132,6 +141,19 @@ class TestGap:
         assert after["phase"] == "prepared"
         assert after["devices"] == before["devices"]
         assert len(fresh.driver.calls("prepare", "a")) == 1
+
+    def test_of_the_end_is_given_up_too(self, fresh: Node) -> None:
+        """A torn tail leaves a hole at the end, and the anchor there; the log goes on."""
+        fresh.prepared("p1", "a")
+        assert fresh.service.stop() == 0
+        (path,) = fresh.service.state_dir.glob("js/jetstream/LOG/streams/EVENTS/msgs/*.blk")
+        sequence = end_of(path)
+        path.write_bytes(path.read_bytes()[:-100])
+        assert acknowledge(fresh, sequence).out.endswith("restored: ml/a\n")
+        fresh.service.up()
+        fresh.prepared("p2", "b")
+
+        assert fresh.good("log", "info", "-o", "json").json["gaps"] == 1
 
     def test_only_what_is_damaged_can_be_given_up(self, fresh: Node) -> None:
         """Another range, a log that is whole, a service that runs: each is refused in one line."""
