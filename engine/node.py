@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..events import facts as f
-from ..events.record import Record
+from ..events.record import GAP_WORD, Record
 from ..events.values import ClaimUid, DriverName, PodUid
 from .claim import evolve, problem
 from .layer import Layer
@@ -113,8 +113,8 @@ class Node:
             self.claims[uid] = new
 
     def put(self, claim: ClaimState) -> None:
-        """Take *claim* in as it is, from a snapshot."""
-        self._reindex(claim, claim)
+        """Take *claim* in as it is, in the place of what was known of it."""
+        self._reindex(self.claims.get(claim.uid, claim), claim)
         self.claims[claim.uid] = claim
 
     def _fold_outliving(self, record: Record, claim: ClaimState) -> None:
@@ -396,6 +396,14 @@ def _waiver_settled(node: Node, fact: f.WaiverSettled, _: Record) -> None:
     node.waivers.pop((fact.claim_uid, fact.driver), None)
 
 
+def _log_gap(node: Node, fact: f.LogGapAcknowledged, _: Record) -> None:
+    """Suspect every claim: each may have been touched by a record that is lost (rule 12)."""
+    why = f"the records {fact.from_sequence} to {fact.to_sequence} of the log are lost"
+    for claim in list(node.claims.values()):
+        if not claim.suspect:
+            node.put(replace(claim, suspect=why))
+
+
 _NODE_FOLDS: dict[str, Any] = {
     "writer_started": _writer_started,
     "source_synced": _source_synced,
@@ -404,4 +412,5 @@ _NODE_FOLDS: dict[str, Any] = {
     "waiver_settled": _waiver_settled,
     "settings_changed": _settings_changed,
     "snapshot_taken": _snapshot_taken,
+    GAP_WORD: _log_gap,
 }

@@ -19,7 +19,7 @@ from ..events.record import Draft
 from ..events.subjects import InvalidTokenError, check_claim_name, check_namespace, check_uid
 from ..events.values import ClaimUid, ExtendedMapping, PodClaim, PodUid
 from .errors import RefusedError
-from .lifecycle import UNPREPARING, Phase
+from .lifecycle import PREPARING, UNPREPARING, Phase
 from .node import Node
 from .ports import ClaimObject, PodClaimObject, PodObject
 from .restore import completed, has_same_allocation
@@ -240,6 +240,8 @@ def _identity_problems(node: Node, claim: ClaimObject) -> list[str]:
     if held.lost:
         return [f"claim {name} was lost ({held.lost}) and must be unprepared first"]
     assert claim.allocation is not None
+    if held.allocation and not held.allocation.digest and held.phase in PREPARING:
+        return [f"claim {name} is being prepared with what was left of its allocation"]
     if not has_same_allocation(held, claim.allocation):
         return [f"claim {name} has another allocation than the one it was prepared with"]
     return []

@@ -9,7 +9,7 @@ the start, so teardown needs nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -33,7 +33,14 @@ from .ports import ClaimObject, Failed, Prepared
 from .state import ClaimState
 from .texts import cut
 
-__all__ = ["CLAIMS_MAX", "ForeignClaim", "completed", "decide_import", "has_same_allocation"]
+__all__ = [
+    "CLAIMS_MAX",
+    "ForeignClaim",
+    "allocation_of_answers",
+    "completed",
+    "decide_import",
+    "has_same_allocation",
+]
 
 #: Of one import; a node has some hundred pods.
 CLAIMS_MAX = 4096
@@ -111,6 +118,20 @@ def _place(device: AllocatedDevice) -> tuple[str, str, str]:
 
 
 def _restored(claim: ForeignClaim, *, why: str) -> f.Restored:
+    return f.Restored(
+        allocation=allocation_of_answers(claim.drivers),
+        # Only the UID is known; the first request of the pod brings its name.
+        consumers=tuple(
+            PodRef(uid=uid, namespace=claim.ref.namespace, name=uid.lower()) for uid in claim.pods
+        ),
+        debts=tuple(DriverName(driver) for driver in claim.drivers),
+        devices=dict(claim.drivers),
+        why=why,
+    )
+
+
+def allocation_of_answers(drivers: Mapping[str, Sequence[PreparedDevice]]) -> Allocation:
+    """Return what drivers' answers tell of an allocation that is not known; it has no digest."""
     devices = tuple(
         AllocatedDevice(
             driver=DriverName(driver),
@@ -119,7 +140,7 @@ def _restored(claim: ForeignClaim, *, why: str) -> f.Restored:
             request=request,
             share_id=device.share_id,
         )
-        for driver, prepared in claim.drivers.items()
+        for driver, prepared in drivers.items()
         for device in prepared
         for request in device.requests or ("",)
     )
@@ -129,16 +150,7 @@ def _restored(claim: ForeignClaim, *, why: str) -> f.Restored:
         for d in devices
     ]
     verbatim = msgspec.json.encode({"devices": {"results": results}}, order="sorted")
-    return f.Restored(
-        allocation=Allocation(digest="", devices=devices, verbatim=msgspec.Raw(verbatim)),
-        # Only the UID is known; the first request of the pod brings its name.
-        consumers=tuple(
-            PodRef(uid=uid, namespace=claim.ref.namespace, name=uid.lower()) for uid in claim.pods
-        ),
-        debts=tuple(DriverName(driver) for driver in claim.drivers),
-        devices=dict(claim.drivers),
-        why=why,
-    )
+    return Allocation(digest="", devices=devices, verbatim=msgspec.Raw(verbatim))
 
 
 def _is_taken_over(node: Node, claim: ForeignClaim, fact: f.Restored) -> bool:

@@ -53,6 +53,7 @@ __all__ = [
     "DriverUnprepared",
     "Fact",
     "Generated",
+    "LogGapAcknowledged",
     "NodeFact",
     "ObjectLost",
     "PodClosed",
@@ -397,6 +398,28 @@ class SnapshotTaken(NodeFact, frozen=True):
     content_digest: str
     #: The sequence of the `snapshot_taken` before, where there is one.
     previous: int = 0
+
+
+class LogGapAcknowledged(NodeFact, frozen=True):
+    """
+    An operator has taken note of records that are lost or damaged, exactly these.
+
+    A replay does not read them: the claims they may have touched are suspect, unless a copy of the
+    records is kept beside the log.
+    """
+
+    from_sequence: int
+    to_sequence: int
+    #: The link of the chain before the gap.
+    link_before: str
+    #: How many of the records were not there at all.
+    missing: int
+    why: str
+    #: The link that the record after the gap carries; empty where this fact is that record.
+    link_after: str = ""
+    #: The file with the records, in the archive of the state directory, and its sha256.
+    copy: str = ""
+    copy_digest: str = ""
 
 
 CLAIM_FACTS: dict[str, type[ClaimFact]] = {c.word: c for c in ClaimFact.__subclasses__()}

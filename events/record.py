@@ -19,10 +19,23 @@ from .errors import InvalidRecordError, UnknownFactError
 from .facts import FACTS, Fact
 from .values import ClaimRef, PodRef
 
-__all__ = ["BODY_BYTES_MAX", "Draft", "Record", "Stamp", "decode", "encode", "stamp", "time_text"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "GAP_WORD",
+    "Draft",
+    "Record",
+    "Stamp",
+    "decode",
+    "encode",
+    "stamp",
+    "time_text",
+]
 
 #: A record's data, in bytes (events/README.md).
 BODY_BYTES_MAX = 512 * 1024
+
+#: The word of the record that a fold gets in the place of an acknowledged gap; none is stored.
+GAP_WORD = "log_gap"
 
 #: Texts of others are cut to this many bytes, with a mark.
 TEXT_BYTES_MAX = 4 * 1024

@@ -30,6 +30,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "boot": "Show the current boot, and what a reboot would do.",
         "drivers": "List drivers, call them again, ask whether one can stop.",
         "unprepare": "Waive what a driver owes, by hand.",
+        "doctor": "Look at everything, and say what is wrong and what to do about it.",
+        "log": "Show the log itself: what it holds, and what of it is damaged.",
         "checkpoint": "Take over what a kubelet held, or hand it back.",
         "diagram": "Draw the lifecycle of a claim from the machine that runs.",
         "config": "Show or check the settings.",

@@ -24,7 +24,7 @@ from ...events.errors import LogUnavailableError
 from ...events.jetstream.connection import Connection, Events
 from .protocol import ACTOR_HEADER, HOLD_SECONDS_MAX, Hello, Reply, error_of, subject_of
 
-__all__ = ["ControlClient", "connect_control"]
+__all__ = ["ControlClient", "actor", "connect_control"]
 
 T = TypeVar("T")
 _REPLY_SECONDS = 15.0
@@ -42,7 +42,7 @@ class ControlClient:
         self._connection = connection
         self._node = node
         self._lost = lost
-        self._headers = {ACTOR_HEADER: _actor()}
+        self._headers = {ACTOR_HEADER: actor()}
 
     async def ask(
         self, verb: str, request: msgspec.Struct | None, kind: type[T], *, hold_seconds: float = 0.0
@@ -141,7 +141,8 @@ async def connect_control(address: ServerAddress, *, node: str) -> AsyncIterator
         await connection.close()
 
 
-def _actor() -> str:
+def actor() -> str:
+    """Return who asks, for the log."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

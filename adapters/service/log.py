@@ -39,6 +39,7 @@ from ...events.server.process import EmbeddedServer
 from ...events.world import World
 from .addresses import chosen_users, external_address, server_settings
 from .anchor import AnchorKeeper, known_anchor
+from .archive import archive_dir
 from .room import Room, RoomSettings
 
 __all__ = ["NodeLog"]
@@ -131,6 +132,7 @@ class NodeLog:
                 pipe=pipe,
                 stream_bytes_max=store_bytes * 3 // 4,
                 snapshot_bytes_max=store_bytes // 8,
+                archive=archive_dir(self._settings),
             ),
         )
         self._stack.push_async_callback(self.log.close)

@@ -26,9 +26,16 @@ from ..control.protocol import StateReply
 from ..control.state import of_node
 from ..world import RealWorld
 from .addresses import external_address, server_settings
+from .archive import archive_dir
 from .policy import policy_of
 
-__all__ = ["control_address", "follow_log", "records_of_log", "state_from_log"]
+__all__ = [
+    "control_address",
+    "follow_log",
+    "reader_address",
+    "records_of_log",
+    "state_from_log",
+]
 
 #: How often a server that is away is looked for.
 _LOOK_SECONDS = 0.5
@@ -104,7 +111,7 @@ async def follow_log(
 
 @asynccontextmanager
 async def _reader(settings: Settings) -> AsyncIterator[PublicReader]:
-    async with _address(settings) as address, _connected(settings, address) as reader:
+    async with reader_address(settings) as address, _connected(settings, address) as reader:
         yield reader
 
 
@@ -121,7 +128,13 @@ async def _connected(
     connection = await Connection.open(address, name="claimlet reader", events=Events(back=back))
     try:
         readers.append(
-            PublicReader(connection, settings.node, world=RealWorld(), from_sequence=from_sequence)
+            PublicReader(
+                connection,
+                settings.node,
+                world=RealWorld(),
+                from_sequence=from_sequence,
+                archive=archive_dir(settings),
+            )
         )
         yield readers[0]
     finally:
@@ -152,7 +165,13 @@ async def _running_server(settings: Settings, user: str) -> ServerAddress | None
 
 
 @asynccontextmanager
-async def _address(settings: Settings) -> AsyncIterator[ServerAddress]:
+async def reader_address(settings: Settings) -> AsyncIterator[ServerAddress]:
+    """
+    Yield how to reach the log as its reader, on a server that is started if none runs.
+
+    Raises:
+        ClaimletError: There is no log, or its server does not answer.
+    """
     if settings.log.url:
         yield external_address(settings, keys.READER)
         return

@@ -41,6 +41,7 @@ from ..plugins.registry import DriverRegistry
 from ..world import RealWorld
 from .boot import read_boot_id
 from .claims_view import NodeClaims
+from .clock import ClockWatch
 from .log import NodeLog
 from .logs import log_fact, write_facts
 from .notify import notify
@@ -74,6 +75,7 @@ class Service:
         self.node = Node(settings.node, policy_of(settings))
         self._stack = AsyncExitStack()
         self._is_quiet = True
+        self._clock = ClockWatch()
         self.loop: NodeLoop
         self.registry: DriverRegistry
         self.snapshots: SnapshotKeeper
@@ -141,7 +143,10 @@ class Service:
 
     def _fold(self, record: Record) -> None:
         self.loop.fold(record)
-        if not self._is_quiet:
+        if self._is_quiet:
+            self._clock.fold(record)
+        else:
+            self._clock.tell(record)
             log_fact(record)
             self.snapshots.folded(record.sequence)
 

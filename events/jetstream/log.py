@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +24,7 @@ from ..record import Draft, Stamp
 from ..subjects import LIVE_PREFIX, node_token
 from ..world import World
 from .connection import Answer, Connection, Events, status_of
+from .gaps import gaps_of_log
 from .pipe import AppendPipe, PipeSettings
 from .snapshots import SnapshotStore, has_snapshot_stream, make_snapshot_stream
 from .start import FULL_REPLAY_FACTS_MAX, Start, fold_log
@@ -30,7 +32,7 @@ from .stored import NotShownError, message_at
 from .stream import STREAM, check_server, check_stream, create_stream, stream_info
 from .wire import Ack, Condition, Head, Sent, Stored
 
-__all__ = ["JetStreamLog", "LogSettings", "Usage", "open_log"]
+__all__ = ["LOST_HINT", "JetStreamLog", "LogSettings", "Usage", "open_log"]
 
 #: A full window on a slow disk takes a few seconds.
 _STRAGGLERS_SECONDS = 30.0
@@ -49,10 +51,12 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes_max: int = 128 * 1024**2
     #: A log with fewer facts is replayed whole, whatever snapshots there are.
     full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX
+    #: Where copies of records lie that the log has lost.
+    archive: Path | None = None
 
 
 #: Nothing is decided on a log that lost facts until somebody says that it is so.
-_LOST_HINT = (
+LOST_HINT = (
     "bring the store back from a copy; or, if what was lost is known and accepted, remove the file"
     " anchor in the state directory, and the log goes on from where it ends"
 )
@@ -200,9 +204,10 @@ async def open_log(
             snapshots=snapshots,
             world=world,
             full_replay_facts_max=settings.full_replay_facts_max,
+            archive=settings.archive,
         )
         if anchor is not None:
-            await _check_anchor(connection, anchor, head)
+            await _check_anchor(connection, node, anchor, head=head)
         pipe = AppendPipe(
             wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe
         )
@@ -212,22 +217,27 @@ async def open_log(
     return JetStreamLog(wire, pipe, start=start)
 
 
-async def _check_anchor(connection: Connection, anchor: Head, head: Head) -> None:
+async def _check_anchor(connection: Connection, node: str, anchor: Head, *, head: Head) -> None:
     """
     Raise unless the log, which ends at *head*, holds what is known to have been acknowledged.
+
+    A record that an operator has given up since is held to be there.
 
     Raises:
         LogDamagedError: It does not.
     """
     if head.sequence < anchor.sequence:
         raise _lost_end(head.sequence, anchor)
+    gaps = await gaps_of_log(connection, node)
+    if any(gap.first <= anchor.sequence <= gap.last for gap in gaps):
+        return
     found = await message_at(connection, STREAM, anchor.sequence)
     if found is None or (found.id, found.link) != (anchor.id, anchor.link):
         raise LogDamagedError(
             f"record {anchor.sequence} is not the one that was acknowledged: this is another log,"
             " or it was written anew",
             sequence=anchor.sequence,
-            hint=_LOST_HINT,
+            hint=LOST_HINT,
         )
 
 
@@ -236,7 +246,7 @@ def _lost_end(last_sequence: int, anchor: Head) -> LogDamagedError:
     return LogDamagedError(
         f"the log {what}, but record {anchor.sequence} was acknowledged",
         sequence=last_sequence + 1,
-        hint=_LOST_HINT,
+        hint=LOST_HINT,
     )
 
 

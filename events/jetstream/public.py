@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
+from pathlib import Path
 
 import msgspec
 from nats.aio.msg import Msg
 
 from ..errors import LogDamagedError, LogUnavailableError
+from ..facts import ConfigRecorded
 from ..record import Record, decode
 from ..subjects import LIVE_PREFIX, node_token
 from ..world import World
 from .connection import Connection
+from .gaps import Gap, copied, effective, gap_of, gap_subject
 from .pull import Pulled, Puller
-from .reader import check_state, follow_link
+from .reader import DAMAGE_HINT, check_state, follow_link
 from .stream import STREAM, stream_info
 
 __all__ = ["PublicReader"]
@@ -48,10 +51,21 @@ class PublicReader:
     """Reads one node's log from *from_sequence* on; each round goes on where the last one ended."""
 
     def __init__(
-        self, connection: Connection, node: str, *, world: World, from_sequence: int = 1
+        self,
+        connection: Connection,
+        node: str,
+        *,
+        world: World,
+        from_sequence: int = 1,
+        archive: Path | None = None,
     ) -> None:
         self._connection = connection
         self._world = world
+        self._archive = archive
+        self._gap_subject = gap_subject(node)
+        #: The gaps that were acknowledged, and by how many facts.
+        self._gaps: tuple[Gap, ...] = ()
+        self._acknowledgements = 0
         self._prefix = f"dra.{node_token(node)}"
         self._next = from_sequence
         self._link: bytes | None = None
@@ -80,23 +94,68 @@ class PublicReader:
             LogSetupError: This user may not read the log.
             LogUnavailableError: The log stopped answering.
         """
+        await self._learn_gaps()
         mark = await self._look()
         async with AsyncExitStack() as undo:
             streams = []
             for kind in _KINDS:
-                puller = Puller(
-                    self._connection,
-                    world=self._world,
-                    consumer=f"public-{self._world.new_id()}",
-                    filter_subject=f"{self._prefix}.{kind}.>",
-                )
+                puller = self._puller(f"{self._prefix}.{kind}.>")
                 undo.push_async_callback(puller.close)
                 records = _until(puller, self._next, mark.sequence)
                 streams.append(await undo.enter_async_context(aclosing(records)))
             async with aclosing(_merge(streams)) as merged:
                 async for message, sequence, _ in merged:
-                    yield self._take(message, sequence)
+                    for record in self._before(sequence):
+                        yield record
+                    if self._is_read(sequence):
+                        yield self._take(message, sequence)
+                    else:
+                        self._seen += 1
         self._account(mark)
+
+    def _puller(self, subject: str) -> Puller:
+        return Puller(
+            self._connection,
+            world=self._world,
+            consumer=f"public-{self._world.new_id()}",
+            filter_subject=subject,
+        )
+
+    async def _learn_gaps(self) -> None:
+        """Read the acknowledgements of gaps, if there are more of them than before."""
+        info = await stream_info(self._connection, subjects=self._gap_subject)
+        count = sum(info.state.subjects.values()) if info is not None else 0
+        if count == self._acknowledgements:
+            return
+        found: list[Gap] = []
+        async with AsyncExitStack() as undo:
+            puller = self._puller(self._gap_subject)
+            undo.push_async_callback(puller.close)
+            batches = await undo.enter_async_context(aclosing(puller.batches(1)))
+            async for batch in batches:
+                found += [gap for m, n, _ in batch if (gap := gap_of(m.data, n)) is not None]
+        self._gaps, self._acknowledgements = effective(found), count
+
+    def _is_read(self, sequence: int) -> bool:
+        return not any(gap.first <= sequence <= gap.last for gap in self._gaps)
+
+    def _before(self, sequence: int) -> list[Record]:
+        """Return what comes in the place of acknowledged gaps between the last record and this."""
+        return [
+            record
+            for gap in self._gaps
+            if self._next <= gap.last < sequence
+            for record in self._instead(gap)
+        ]
+
+    def _instead(self, gap: Gap) -> list[Record]:
+        if not gap.fact.copy:
+            return [gap.placeholder()]
+        records = [
+            decode(line.data.encode(), sequence=line.sequence)
+            for line, _ in copied(gap, self._archive)
+        ]
+        return [record for record in records if not isinstance(record.fact, ConfigRecorded)]
 
     async def follow(self) -> AsyncGenerator[Record, None]:
         """
@@ -161,8 +220,8 @@ class PublicReader:
         subjects = f"{self._prefix}.private.>"
         info = await stream_info(self._connection, subjects=subjects)
         if info is None:
-            raise LogDamagedError("the log's stream is gone", sequence=0)
-        check_state(info.state)
+            raise LogDamagedError("the log's stream is gone", sequence=0, hint=DAMAGE_HINT)
+        check_state(info.state, self._gaps)
         counts = dict(info.state.subjects)
         while len(counts) < info.total:
             page = await stream_info(self._connection, subjects=subjects, offset=len(counts))
@@ -178,17 +237,23 @@ class PublicReader:
         missing = mark.sequence - (before.sequence if before else self._next - 1) - self._seen
         if before is not None:
             fewest = mark.private_min - before.private_max
-            most = mark.private_max - before.private_min
+            # A record that is lost may still be counted as a private one.
+            most = mark.private_max - before.private_min + self._lost_between(before, mark)
             if not fewest <= missing <= most:
                 raise LogDamagedError(
                     f"{missing} records up to {mark.sequence} did not come, {most} are private:"
                     f" {STREAM} has a hole after {before.sequence}",
                     sequence=before.sequence + 1,
+                    hint=DAMAGE_HINT,
                 )
         self._mark, self._seen = mark, 0
         if mark.sequence >= self._next:
             # The records in between are private; the link before the next one is not known.
             self._next, self._link = mark.sequence + 1, None
+
+    def _lost_between(self, before: _Mark, after: _Mark) -> int:
+        gaps = (g for g in self._gaps if before.sequence < g.last <= after.sequence)
+        return sum(gap.fact.missing for gap in gaps)
 
 
 async def _until(puller: Puller, from_sequence: int, last: int) -> AsyncGenerator[Pulled, None]:

@@ -30,7 +30,9 @@ BATCHES_AHEAD = 2
 #: Two batches of the largest records would be half a gigabyte.
 BATCH_BYTES_MAX = 16 * 1024**2
 
-_STALL_SECONDS = 3.0
+#: Nothing for so long, and the consumer is made anew; doubled each time.  A server counts records
+#: that it has lost as still to come, so that a short one ends most readings of a damaged log.
+_STALL_SECONDS = 0.5
 _ATTEMPTS_MAX = 6
 _BACKOFF_SECONDS_FIRST = 0.1
 _SECOND_NS = 1_000_000_000
@@ -53,12 +55,20 @@ class Puller:
     """Reads the records of one filter in order; use `batches` once."""
 
     def __init__(
-        self, connection: Connection, *, world: World, consumer: str, filter_subject: str = ""
+        self,
+        connection: Connection,
+        *,
+        world: World,
+        consumer: str,
+        filter_subject: str = "",
+        stalled: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._connection = connection
         self._world = world
         self._consumer = consumer
         self._filter = filter_subject
+        #: Looks, where nothing comes any more, why the record at a sequence does not.
+        self._stalled = stalled
         self._inbox = ""
         self._end_subscription: Callable[[], Awaitable[None]] | None = None
         self._received: list[Msg] = []
@@ -80,7 +90,7 @@ class Puller:
             try:
                 pending = await self._create(sequence)
                 while pending:
-                    batch = await self._next_batch()
+                    batch = await self._next_batch(_STALL_SECONDS * 2**setbacks)
                     if batch:
                         setbacks = 0
                         sequence = batch[-1].sequence + 1
@@ -89,6 +99,8 @@ class Puller:
                 return
             except LogUnavailableError:
                 setbacks += 1
+                if self._stalled is not None:
+                    await self._stalled(sequence)
                 if setbacks >= _ATTEMPTS_MAX:
                     raise
                 await self._world.sleep(_BACKOFF_SECONDS_FIRST * 2**setbacks)
@@ -134,18 +146,18 @@ class Puller:
         self._received.append(message)
         self._has_more.set()
 
-    async def _next_batch(self) -> list[Pulled]:
+    async def _next_batch(self, patience_seconds: float) -> list[Pulled]:
         """Return what has come, at least one record unless a request has ended without one."""
         while len(self._asked) < BATCHES_AHEAD:
             await self._ask()
         if not self._received:
             self._has_more.clear()
             try:
-                async with self._world.timeout(_STALL_SECONDS):
+                async with self._world.timeout(patience_seconds):
                     await self._has_more.wait()
             except TimeoutError:
                 raise LogUnavailableError(
-                    f"the log sent nothing for {_STALL_SECONDS:g} s while it was read"
+                    f"the log sent nothing for {patience_seconds:g} s while it was read"
                 ) from None
         messages, self._received = self._received, []
         return [pulled for message in messages if (pulled := self._account(message)) is not None]

@@ -9,7 +9,9 @@ was tampered with or has a fault.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -19,6 +21,7 @@ from ..errors import InvalidSnapshotError
 from ..log import Fold, Head, Snapshots
 from ..world import World
 from .connection import Connection
+from .gaps import Gap, gaps_of_log
 from .reader import replay, state_of_log
 from .snapshots import SnapshotStore, Taken
 from .stored import NotShownError
@@ -59,9 +62,12 @@ async def fold_log(
     snapshots: Snapshots | None,
     world: World,
     full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX,
+    archive: Path | None = None,
 ) -> tuple[Head, Start]:
     """
     Fold *node*'s whole log into *fold* and return where it ends, and how it went.
+
+    Copies of records that the log has lost are read from *archive*.
 
     Raises:
         LogDamagedError: The log has a hole or a broken chain.
@@ -69,8 +75,11 @@ async def fold_log(
         UnknownFactError: A critical fact is of a newer version.
         LogUnavailableError: The log stopped answering.
     """
-    opening = _Opening(connection, node, fold=fold, snapshots=snapshots, world=world)
-    state = await state_of_log(connection)
+    gaps = await gaps_of_log(connection, node)
+    opening = _Opening(
+        connection, node, fold=fold, snapshots=snapshots, world=world, gaps=gaps, archive=archive
+    )
+    state = await state_of_log(connection, gaps)
     if state.messages < full_replay_facts_max and state.first_seq <= 1:
         return await opening.replay_whole()
     return await opening.replay_tail()
@@ -85,7 +94,11 @@ class _Opening:
         fold: Fold,
         snapshots: Snapshots | None,
         world: World,
+        gaps: Sequence[Gap],
+        archive: Path | None,
     ) -> None:
+        self._gaps = gaps
+        self._archive = archive
         self._connection = connection
         self._node = node
         self._fold = fold
@@ -136,6 +149,7 @@ class _Opening:
                 if made_by != ours:
                     text = f"it was made by version {made_by} of the fold; this is {ours}"
                     raise InvalidSnapshotError(text)
+                self._check_gaps(taken.fact.sequence)
                 content = await self._store.read(taken)
             except (InvalidSnapshotError, NotShownError) as error:
                 problem = problem or f"the snapshot of {taken.fact.sequence}: {error}"
@@ -143,6 +157,19 @@ class _Opening:
             else:
                 return _Sound(taken=taken, content=content, problem=problem)
         return _Sound(problem=problem)
+
+    def _check_gaps(self, sequence: int) -> None:
+        """
+        Raise for a snapshot that knows records which a replay does not read any more.
+
+        Raises:
+            InvalidSnapshotError: It was taken after a gap, and before that was acknowledged.
+        """
+        for gap in self._gaps:
+            if not gap.fact.copy and gap.first <= sequence < gap.record.sequence:
+                raise InvalidSnapshotError(
+                    f"the records {gap.first} to {gap.last}, which are in it, were given up since"
+                )
 
     async def _restored(self, sound: _Sound) -> tuple[Head | None, str]:
         """Restore the fold and return the place it goes on from; or None, and why it cannot."""
@@ -170,6 +197,7 @@ class _Opening:
             world=self._world,
             from_sequence=head.sequence + 1,
             previous_link=previous,
+            archive=self._archive,
         )
         async with aclosing(records):
             async for record, link in records:

@@ -8,7 +8,7 @@ from ..chain import CHAIN_HEADER
 from ..errors import LogUnavailableError
 from .connection import Answer, Connection
 
-__all__ = ["Message", "NotShownError", "message_at", "message_last"]
+__all__ = ["Message", "NotShownError", "message_at", "message_last", "message_next"]
 
 _NO_MESSAGE = 10037
 
@@ -71,6 +71,20 @@ async def message_last(connection: Connection, stream: str, subject: str) -> Mes
         LogUnavailableError: The server does not answer.
     """
     return await _message(connection, stream, {"last_by_subj": subject})
+
+
+async def message_next(
+    connection: Connection, stream: str, subject: str, *, from_sequence: int
+) -> Message | None:
+    """
+    Return the first message of *subject* that *stream* holds at *from_sequence* or after it.
+
+    Raises:
+        NotShownError: There is no such stream, or this user may not read it.
+        LogUnavailableError: The server does not answer.
+    """
+    request: dict[str, int | str] = {"seq": from_sequence, "next_by_subj": subject}
+    return await _message(connection, stream, request)
 
 
 async def _message(

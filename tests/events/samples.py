@@ -133,6 +133,16 @@ _FACTS: list[f.Fact] = [
         content_digest="cd",
         previous=406,
     ),
+    f.LogGapAcknowledged(
+        from_sequence=27,
+        to_sequence=30,
+        link_before="ab" * 32,
+        missing=3,
+        why="a bad disk",
+        link_after="cd" * 32,
+        copy="gap-27-30.jsonl",
+        copy_digest="ef" * 32,
+    ),
 ]
 
 SAMPLES = {fact.word: fact for fact in _FACTS}

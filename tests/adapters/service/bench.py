@@ -61,6 +61,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     word: str
     record: dict[str, Any]
+    #: The record as it is stored.
+    data: bytes
 
 
 def _seconds(time: str) -> float:
@@ -94,7 +96,8 @@ def raw_facts(service: ServiceProcess, *, after: int = 0) -> list[Fact]:
                 asked = json.dumps({"seq": sequence}).encode()
                 reply = await connection.request("$JS.API.STREAM.MSG.GET.EVENTS", asked)
                 message = json.loads(reply.data)["message"]
-                record = json.loads(base64.b64decode(message["data"]))
+                data = base64.b64decode(message["data"])
+                record = json.loads(data)
                 facts.append(
                     Fact(
                         sequence=sequence,
@@ -102,6 +105,7 @@ def raw_facts(service: ServiceProcess, *, after: int = 0) -> list[Fact]:
                         subject=message["subject"],
                         word=record["t"],
                         record=record,
+                        data=data,
                     )
                 )
             return facts

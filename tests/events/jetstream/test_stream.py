@@ -36,7 +36,7 @@ class TestCreate:
         await admin.close()
 
         check_stream(info, NODE)
-        assert info.config["compression"] == "s2"
+        assert info.config["compression"] == "none"
         assert info.config["max_bytes"] == 2**26
         assert info.config["duplicate_window"] == 600_000_000_000
 
