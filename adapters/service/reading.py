@@ -28,7 +28,13 @@ from ..world import RealWorld
 from .addresses import external_address, server_settings
 from .policy import policy_of
 
-__all__ = ["control_address", "follow_log", "records_of_log", "state_from_log"]
+__all__ = [
+    "control_address",
+    "follow_log",
+    "log_reader",
+    "records_of_log",
+    "state_from_log",
+]
 
 #: How often a server that is away is looked for.
 _LOOK_SECONDS = 0.5
@@ -58,7 +64,7 @@ async def records_of_log(settings: Settings) -> list[Record]:
     Raises:
         ClaimletError: The log cannot be read.
     """
-    async with _reader(settings) as reader, aclosing(reader.replay()) as records:
+    async with log_reader(settings) as reader, aclosing(reader.replay()) as records:
         return [record async for record in records]
 
 
@@ -103,7 +109,13 @@ async def follow_log(
 
 
 @asynccontextmanager
-async def _reader(settings: Settings) -> AsyncIterator[PublicReader]:
+async def log_reader(settings: Settings) -> AsyncIterator[PublicReader]:
+    """
+    Give a reader of the log; the server is started where none runs.
+
+    Raises:
+        ClaimletError: The log cannot be read.
+    """
     async with _address(settings) as address, _connected(settings, address) as reader:
         yield reader
 
