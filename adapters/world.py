@@ -11,7 +11,6 @@ import asyncio
 import os
 import random
 import time
-import uuid
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -31,6 +30,7 @@ class RealWorld:
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._random_bytes = b""
+        self._is_ending = False
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -42,6 +42,7 @@ class RealWorld:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._is_ending = True
         for task in self._tasks:
             task.cancel()
         if isinstance(error, Exception):
@@ -67,7 +68,11 @@ class RealWorld:
             self._random_bytes = os.urandom(16 * _IDS_AT_ONCE)
             taken = self._random_bytes[:16]
         self._random_bytes = self._random_bytes[16:]
-        return str(uuid.UUID(bytes=taken, version=4))
+        digits = taken.hex()
+        variant = "89ab"[taken[8] & 3]
+        return (
+            f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+        )
 
     async def sleep(self, seconds: float) -> None:
         """Wait *seconds*."""
@@ -78,10 +83,17 @@ class RealWorld:
         return asyncio.timeout(seconds)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> Task:
-        """Run *work* beside the caller; an exception that leaves it ends the whole world."""
+        """
+        Run *work* beside the caller; an exception that leaves it ends the whole world.
+
+        Raises:
+            RuntimeError: The world is ending: nobody would end this task any more.
+        """
         try:
+            if self._is_ending:
+                raise RuntimeError(f"{name}: the world is ending")
             task = self._group.create_task(work, name=name)
-        except RuntimeError:  # the world is ending
+        except RuntimeError:
             work.close()
             raise
         self._tasks.add(task)

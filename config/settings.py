@@ -50,6 +50,7 @@ _DNS_SUBDOMAIN = (
 )
 
 _Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+_DnsLabel = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 _Port = Annotated[int, Meta(ge=0, le=65_535)]
 _Unused = Literal["skip", "prepare"]
 
@@ -73,8 +74,10 @@ class LogSettings(_Section, frozen=True):
     keys_dir: Path | None
     nats_server: Path | None
     max_file_store_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024)]
+    ballast_bytes: Annotated[int, Meta(ge=0)]
     append_timeout_seconds: _Seconds
     snapshot_every_facts: Annotated[int, Meta(ge=1)]
+    namespace_readers: dict[_DnsLabel, _DnsLabel]
 
 
 class PrepareSettings(_Section, frozen=True):
@@ -107,6 +110,7 @@ class DriverSettings(_Section, frozen=True):
     """Where drivers are found."""
 
     rescan_seconds: _Seconds
+    cdi_dirs: tuple[str, ...]
     endpoint_map: dict[str, str]
 
 
@@ -207,7 +211,7 @@ def load_settings(
 
 @cache
 def setting_types() -> Mapping[str, Any]:
-    """Return the type of each setting by its dotted name; a table by driver counts as one."""
+    """Return the type of each setting by its dotted name; a table of names counts as one."""
     return MappingProxyType(dict(_types(Settings, "")))
 
 
@@ -263,7 +267,7 @@ def _convert(origin: str, name: str, value: object, *, strict: bool) -> Any:
     if kind in (Path, Path | None):
         return _path(origin, name, value)
     try:
-        if not strict and isinstance(value, str) and get_origin(kind) is dict:
+        if not strict and isinstance(value, str) and get_origin(kind) in (dict, tuple):
             value = msgspec.json.decode(value)
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.MsgspecError as error:
@@ -348,4 +352,6 @@ def _get(settings: Settings, name: str) -> Any:
 
 
 def _plain(value: object) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
     return "" if value is None else str(value) if isinstance(value, Path) else value

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 
 from ..events.values import FailureOutcome, PreparedDevice
-from .ports import DriverCallError, Failed, Prepared
+from .ports import CdiFault, DriverCallError, Failed, Prepared
 from .texts import cut
 
 __all__ = [
@@ -46,6 +46,7 @@ _CDI_ID = re.compile(
 
 _encoder = msgspec.json.Encoder()
 _devices = msgspec.json.Decoder(tuple[PreparedDevice, ...])
+_faults = msgspec.json.Decoder(dict[str, CdiFault])
 
 
 def is_cdi_id(text: str) -> bool:
@@ -66,9 +67,13 @@ def judge(answer: object) -> Prepared | Failed:
         if len(data) > ANSWER_BYTES_MAX:
             return too_large(f"{len(data)} bytes for one claim, more than {ANSWER_BYTES_MAX}")
         devices = _devices.decode(data)
-    except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
+        ids = {i for device in devices for i in device.cdi_device_ids}
+        faults = _faults.decode(
+            _encoder.encode({i: fault for i, fault in answer.cdi_faults.items() if i in ids})
+        )
+    except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeError) as error:
         return _odd(str(error))
-    return _wrong_id(devices) or Prepared(devices=devices)
+    return _wrong_id(devices) or Prepared(devices=devices, cdi_faults=faults)
 
 
 def judge_unprepared(answer: object) -> Failed | None:

@@ -299,7 +299,7 @@ def _deallocated(_: ClaimState, __: f.Deallocated, ___: Record) -> _Changes:
 def _restored(claim: ClaimState, fact: f.Restored, record: Record) -> _Changes:
     consumers = tuple(
         # Its request may lie in the gap: a restored consumer is never taken for an abandoned one.
-        replace(known, restored=True)
+        replace(known, pod=pod, restored=True)
         if (known := claim.consumer(pod.uid))
         else Consumer(pod=pod, joined_sequence=record.sequence, writer=record.writer, restored=True)
         for pod in fact.consumers
@@ -330,6 +330,7 @@ def _restored(claim: ClaimState, fact: f.Restored, record: Record) -> _Changes:
     return _FRESH | {
         "ref": record.claim,
         "allocation": fact.allocation,
+        "attributes": fact.attributes or claim.attributes,
         "bound_sequence": claim.bound_sequence or record.sequence,
         "bound_time": claim.bound_time or record.time,
         "consumers": consumers,

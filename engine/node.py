@@ -188,11 +188,18 @@ class Node:
     # --- indexes ---------------------------------------------------------------------------------
 
     def _reindex(self, old: ClaimState, new: ClaimState | None) -> None:
-        known = old if old.uid in self.claims else None
-        _move(self.by_name, old.uid, before=_name_keys(known), after=_name_keys(new))
-        _move(self.by_pod, old.uid, before=_pod_keys(known), after=_pod_keys(new))
-        _move(self.by_device, old.uid, before=_device_keys(known), after=_device_keys(new))
-        _move(self.by_operation, old.uid, before=_operation_keys(known), after=_operation_keys(new))
+        uid = old.uid
+        known = old if uid in self.claims else None
+        # Values are frozen and most facts leave them alone: the same object has the same keys.
+        same = new if known is not None else None
+        if same is None or same.ref is not old.ref:
+            _move(self.by_name, uid, before=_name_keys(known), after=_name_keys(new))
+        if same is None or (same.consumers, same.released) != (old.consumers, old.released):
+            _move(self.by_pod, uid, before=_pod_keys(known), after=_pod_keys(new))
+        if same is None or same.allocation is not old.allocation or _holds(same) != _holds(old):
+            _move(self.by_device, uid, before=_device_keys(known), after=_device_keys(new))
+        if same is None or same.operation is not old.operation:
+            _move(self.by_operation, uid, before=_operation_keys(known), after=_operation_keys(new))
 
     # --- questions -------------------------------------------------------------------------------
 

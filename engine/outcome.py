@@ -7,7 +7,7 @@ single claim (rule 7).  Repeats do not flood the log (rule 16).  Nothing is call
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from .errors import IllegalFactError, NotFoundError, RefusedError
 from .lifecycle import FOLD, PREPARING, UNPREPARING, Phase
 from .node import Node
 from .plan import CallPrepare, CallUnprepare
-from .ports import DriverCallError, Failed, Prepared
+from .ports import CdiFault, DriverCallError, Failed, Prepared
 from .state import ClaimState
 from .texts import cut
 
@@ -40,6 +40,13 @@ __all__ = [
 
 #: At most this many facts of one operation and driver say something new.
 _CHANGES_MAX = 8
+
+_CDI_FAULTS: dict[CdiFault, str] = {
+    "cdi_unresolved": "no CDI file defines",
+    "cdi_conflict": "more than one CDI file defines",
+}
+#: Of the ids of one fault so many are named.
+_IDS_TOLD = 4
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,9 +167,13 @@ def decide_reprepare(claim: ClaimState, *, actor: str) -> list[Draft]:
     return [Draft(fact=fact, claim=claim.ref, cause=claim.last_id, actor=actor)]
 
 
-def decide_replayed(node: Node, driver: DriverName, *, actor: str) -> list[Draft]:
+def decide_replayed(
+    node: Node, driver: DriverName, *, among: Collection[ClaimUid], actor: str
+) -> list[Draft]:
     """
-    Return the facts that have *driver* asked again for every claim with a debt to it.
+    Return the facts that have *driver* asked again for each claim *among* those with a debt to it.
+
+    The others are not the caller's to decide on: a call of theirs may be under way (rule 7).
 
     Raises:
         NotFoundError: No claim owes that driver anything, and it is not registered.
@@ -175,7 +186,7 @@ def decide_replayed(node: Node, driver: DriverName, *, actor: str) -> list[Draft
         )
     drafts: list[Draft] = []
     for claim in sorted(owing, key=lambda claim: claim.uid):
-        if claim.phase not in UNPREPARING and not claim.suspect:
+        if claim.uid in among and claim.phase not in UNPREPARING and not claim.suspect:
             drafts += decide_reprepare(claim, actor=actor)
     return drafts
 
@@ -288,7 +299,19 @@ def _prepared(
             ),
         )
         drafts.append(_draft(claim, anomaly))
+    drafts += [_draft(claim, anomaly) for anomaly in _unusable(driver, answer)]
     return drafts
+
+
+def _unusable(driver: DriverName, answer: Prepared) -> Iterator[f.AnomalyFound]:
+    """Yield that containers cannot have what was prepared: it is accepted all the same."""
+    for kind, why in _CDI_FAULTS.items():
+        ids = [i for i, fault in answer.cdi_faults.items() if fault == kind]
+        if ids:
+            more = f" and {len(ids) - _IDS_TOLD} more" if len(ids) > _IDS_TOLD else ""
+            told = ", ".join(ids[:_IDS_TOLD]) + more
+            text = f"{driver} says prepared, but {why} {told}: no container can start with it"
+            yield f.AnomalyFound(kind=kind, driver=driver, text=cut(text))
 
 
 def _failed(

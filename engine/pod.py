@@ -22,6 +22,7 @@ from .errors import RefusedError
 from .lifecycle import UNPREPARING, Phase
 from .node import Node
 from .ports import ClaimObject, PodClaimObject, PodObject
+from .restore import completed, has_same_allocation
 from .state import ClaimState, Policy, Refusal
 from .texts import cut, masked
 
@@ -239,7 +240,7 @@ def _identity_problems(node: Node, claim: ClaimObject) -> list[str]:
     if held.lost:
         return [f"claim {name} was lost ({held.lost}) and must be unprepared first"]
     assert claim.allocation is not None
-    if held.allocation is None or held.allocation.digest != claim.allocation.digest:
+    if not has_same_allocation(held, claim.allocation):
         return [f"claim {name} has another allocation than the one it was prepared with"]
     return []
 
@@ -292,11 +293,15 @@ def _drafts(
 
 
 def _claim_drafts(node: Node, command: PreparePod, entry: _Entry) -> list[Draft]:
-    """Return `generated`, `bound`, `consumer_joined`, `prepare_skipped` as far as they are news."""
+    """Return what the claim needs before `prepare_requested`, as far as it is news."""
     claim, pod = entry.object, command.pod.ref
     held = node.claims.get(claim.ref.uid)
     consumer = held.consumer(pod.uid) if held else None
     facts: list[f.Fact] = []
+    if held is not None and held.allocation is not None and not held.allocation.digest:
+        if claim.config:
+            facts.append(f.ConfigRecorded(config=msgspec.Raw(claim.config)))
+        facts.append(completed(held, claim, pod))
     if held is None or held.phase is Phase.ABSENT:
         facts.append(f.Generated(origin=entry.origin, pod_claim=entry.pod_claim))
     if held is None or held.phase in (Phase.ABSENT, Phase.GENERATED, Phase.UNPREPARED):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import msgspec
 
@@ -26,6 +26,7 @@ from ..events.values import (
 from ..events.world import Task, World
 
 __all__ = [
+    "CdiFault",
     "Claim",
     "ClaimObject",
     "DriverAdapter",
@@ -42,6 +43,9 @@ __all__ = [
     "Task",
     "World",
 ]
+
+#: No file defines the id, or two of one directory do, which runtimes take for none.
+CdiFault = Literal["cdi_unresolved", "cdi_conflict"]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +68,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A driver's yes for one claim: the devices that it prepared."""
 
     devices: tuple[PreparedDevice, ...] = ()
+    #: Of their CDI ids those that no container could use now, and why, where that was looked at.
+    cdi_faults: dict[str, CdiFault] = {}
 
 
 class Failed(msgspec.Struct, frozen=True):

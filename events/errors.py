@@ -94,6 +94,12 @@ class LogDamagedError(PermanentError):
         self.sequence = sequence
 
 
+class InvalidAnchorError(PermanentError):
+    """The file that says where the log ends is not as it was written."""
+
+    exit_code = 4
+
+
 class UnknownFactError(PermanentError):
     """The log holds, at *sequence*, a critical fact that this version does not know."""
 

@@ -245,13 +245,22 @@ class Restored(ClaimFact, frozen=True):
     #: Drivers that may hold something for this claim.
     debts: tuple[DriverName, ...] = ()
     devices: dict[str, tuple[PreparedDevice, ...]] = {}
+    #: Known attributes of the allocated devices, by `driver/pool/device`.
+    attributes: dict[str, dict[str, str]] = {}
+    #: Where the claim is known from.
+    why: str = ""
 
 
 class AnomalyFound(ClaimFact, frozen=True):
     """Something that should not be; it names nothing of another namespace."""
 
     kind: Literal[
-        "device_overlap", "unknown_device", "cdi_conflict", "orphan", "protocol_violation"
+        "device_overlap",
+        "unknown_device",
+        "cdi_unresolved",
+        "cdi_conflict",
+        "orphan",
+        "protocol_violation",
     ]
     driver: DriverName
     text: str

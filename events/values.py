@@ -83,7 +83,8 @@ class Allocation(Value, frozen=True):
     What the scheduler gave a claim: the decoded results and the JSON they were decoded from.
 
     `verbatim` is `status.allocation` with opaque parameters replaced by their digest; `digest` is
-    the sha256 of the original, the claim's *allocation hash* (rule 4).
+    the sha256 of the original, the claim's *allocation hash* (rule 4).  It is empty where the
+    original is not known: a kubelet checkpoint holds no more than the devices.
     """
 
     digest: str

@@ -128,7 +128,7 @@ def reprepare(invocation: Invocation, output: Output, *, target: Target) -> None
     request = ObjectRequest(namespace=target.namespace, name=target.name, uid=target.uid)
     claim = ask(invocation, "reprepare", ClaimView, request=request)
     if output.format == "table":
-        click.echo(f"claim {_label(claim)} is prepared again")
+        click.echo(f"the drivers of claim {_label(claim)} are asked again")
     else:
         output.one(claim, str, name=_label)
 

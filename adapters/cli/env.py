@@ -12,7 +12,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
+from ...engine.errors import UsageError
 from .options import Invocation, pass_invocation
 from .options import command as make_command
 
@@ -22,14 +24,31 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+def _lent(settings: Settings) -> list[str]:
+    """Return the users whose keys are for others."""
+    from ...events.server.keys import OPERATOR, READER, namespace_reader
+
+    return [READER, OPERATOR, *map(namespace_reader, settings.log.namespace_readers)]
+
+
+def _complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        users = _lent(context.ensure_object(Invocation).settings)
+    except Exception:  # noqa: BLE001 -- a shell that completes has no place for errors
+        return []
+    return [CompletionItem(user) for user in users if user.startswith(incomplete)]
+
+
 @make_command("env")
 @click.option(
     "--as",
     "user",
-    type=click.Choice(["reader", "operator"]),
+    metavar="USER",
     default="reader",
     show_default=True,
-    help="The reader sees facts, the operator gives commands.",
+    shell_complete=_complete,
+    help="reader sees facts, reader-NAME (log.namespace_readers) those of one namespace,"
+    " operator gives commands.",
 )
 @pass_invocation
 def command(invocation: Invocation, /, user: str) -> None:
@@ -37,6 +56,10 @@ def command(invocation: Invocation, /, user: str) -> None:
     from ...events.server.keys import inbox_prefix, seed_file
 
     settings = invocation.settings
+    if user not in (lent := _lent(settings)):
+        raise UsageError(
+            f"{user!r} is no user whose key is for others", hint=f"--as one of: {', '.join(lent)}"
+        )
     url = settings.log.url or _url_of_own_server(settings)
     keys = (settings.log.keys_dir if settings.log.url else None) or settings.state_dir / "keys"
     exports = {"NATS_URL": url}

@@ -12,6 +12,7 @@ from. A reader that stops reading (``| head``) is no error.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
@@ -26,6 +27,15 @@ from ...engine.errors import ClaimletError
 from .text import one_line
 
 __all__ = ["AnsweredError", "HungUpError", "TimedOutError", "exit_code_of", "guarded", "hanging_up"]
+
+#: What to look at where the system refuses a file.
+_HINTS = {
+    errno.ENOENT: "is the path right?",
+    errno.EACCES: "who runs this, and who may read and write there?",
+    errno.EPERM: "who runs this, and who may read and write there?",
+    errno.ENOSPC: "make room on that disk",
+    errno.EROFS: "that file system is mounted read-only",
+}
 
 _BAD, _USAGE, _UNREADABLE, _INTERRUPTED = 1, 2, 4, 130
 
@@ -92,7 +102,8 @@ def _told(error: Exception) -> tuple[str, str, int]:
         case OSError():
             name = error.filename
             reason = error.strerror or str(error)
-            return (f"{os.fsdecode(name)}: {reason}" if name else reason), "", _UNREADABLE
+            hint = _HINTS.get(error.errno or 0, "")
+            return (f"{os.fsdecode(name)}: {reason}" if name else reason), hint, _UNREADABLE
         case _:
             message = f"internal error: {type(error).__name__}: {error}"
             return message, "this is a bug; --debug shows where it happened", _BAD

@@ -32,9 +32,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "boot": "Show the current boot, and what a reboot would do.",
         "drivers": "List drivers, call them again, ask whether one can stop.",
         "unprepare": "Waive what a driver owes, by hand.",
+        "checkpoint": "Take over what a kubelet held, or hand it back.",
         "diagram": "Draw the lifecycle of a claim from the machine that runs.",
         "config": "Show or check the settings.",
         "env": "Print shell exports that point the nats CLI at the log.",
+        "keys": "Give the users of the log's server new keys.",
         "completion": "Print the completion script of a shell.",
         "version": "Print the version.",
     }

@@ -294,7 +294,9 @@ def _read(files: tuple[str, ...]) -> list[dict[str, Any]]:
                 # One byte more than is taken is enough to be refused.
                 text = stream.read(TEXT_BYTES_MAX + 1)
         except OSError as error:
-            raise UsageError(f"{name}: {error.strerror or error}") from None
+            raise UsageError(
+                f"{name}: {error.strerror or error}", hint="-f takes a file, or - for stdin"
+            ) from None
         documents += parse_documents(text, origin="stdin" if name == "-" else name)
     return documents
 

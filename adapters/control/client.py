@@ -21,7 +21,7 @@ from nats.errors import Error, MaxPayloadError, NoRespondersError
 from ...engine.errors import NotReadyError, UsageError
 from ...events.address import ServerAddress
 from ...events.errors import LogUnavailableError
-from ...events.jetstream.connection import Connection
+from ...events.jetstream.connection import Connection, Events
 from .protocol import ACTOR_HEADER, HOLD_SECONDS_MAX, Hello, Reply, error_of, subject_of
 
 __all__ = ["ControlClient", "connect_control"]
@@ -38,9 +38,10 @@ _HELLO_SECONDS = 5.0
 class ControlClient:
     """Asks the service of *node*."""
 
-    def __init__(self, connection: Any, *, node: str) -> None:
+    def __init__(self, connection: Any, *, node: str, lost: asyncio.Event) -> None:
         self._connection = connection
         self._node = node
+        self._lost = lost
         self._headers = {ACTOR_HEADER: _actor()}
 
     async def ask(
@@ -84,10 +85,18 @@ class ControlClient:
         return msgspec.json.decode(reply.result, type=Hello).writer
 
     async def _request(self, verb: str, data: bytes, *, seconds: float) -> Reply:
-        try:
-            message = await self._connection.request(
+        asked = asyncio.ensure_future(
+            self._connection.request(
                 subject_of(self._node, verb), data, timeout=seconds, headers=self._headers
             )
+        )
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            # A reply that a lost connection took with it comes no more.
+            await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise not_running(self._node)
+            message = await asked
         except (NoRespondersError, TimeoutError):
             raise not_running(self._node) from None
         except MaxPayloadError:
@@ -97,6 +106,9 @@ class ControlClient:
             ) from None
         except Error as error:
             raise NotReadyError(f"the request could not be sent: {error}") from None
+        finally:
+            asked.cancel()
+            lost.cancel()
         return msgspec.json.decode(message.data, type=Reply)
 
 
@@ -117,12 +129,14 @@ async def connect_control(address: ServerAddress, *, node: str) -> AsyncIterator
         NotReadyError: The server does not answer.
         LogSetupError: It does not let the operator in.
     """
+    lost = asyncio.Event()
+    events = Events(lost=lambda _: lost.set(), back=lost.clear)
     try:
-        connection = await Connection.open(address, name="claimlet command")
+        connection = await Connection.open(address, name="claimlet command", events=events)
     except LogUnavailableError:
         raise not_running(node) from None
     try:
-        yield ControlClient(connection.client, node=node)
+        yield ControlClient(connection.client, node=node, lost=lost)
     finally:
         await connection.close()
 

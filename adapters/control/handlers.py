@@ -32,11 +32,14 @@ from .protocol import (
     HOLD_SECONDS_MAX,
     Count,
     Hello,
+    Imported,
+    ImportRequest,
     ObjectRequest,
     PodClaims,
     PrepareRequest,
     ReplayView,
     Reply,
+    RotateRequest,
     StateReply,
     TeardownRequest,
     WaiveRequest,
@@ -46,6 +49,7 @@ from .protocol import (
 __all__ = ["Handlers"]
 
 T = TypeVar("T")
+_NAME_CHARACTERS_MAX = 253
 _Handler = Callable[[bytes, str], Awaitable[Any]]
 
 
@@ -53,13 +57,20 @@ class Handlers:
     """The verbs, on one node's loop."""
 
     def __init__(
-        self, loop: NodeLoop, *, world: World, honour_skips: bool, replay: ReplayView | None = None
+        self,
+        loop: NodeLoop,
+        *,
+        world: World,
+        honour_skips: bool,
+        rotate_keys: Callable[[Sequence[str], str], Sequence[str]],
+        replay: ReplayView | None = None,
     ) -> None:
         self._loop = loop
         self._replayed = replay
         self._node = loop.node
         self._world = world
         self._honour_skips = honour_skips
+        self._rotate_keys = rotate_keys
         self._verbs: dict[str, _Handler] = {
             "hello": self._hello,
             "prepare": self._prepare,
@@ -69,6 +80,8 @@ class Handlers:
             "replay": self._replay,
             "waive": self._waive,
             "settle": self._settle,
+            "rotate": self._rotate,
+            "import": self._import,
         }
 
     async def handle(self, verb: str, data: bytes, *, actor: str) -> bytes:
@@ -154,6 +167,7 @@ class Handlers:
             AmbiguousError: There are several open ones.
         """
         pods: list[PodState | Refusal] = [*self._node.pods.values(), *self._node.refusals.values()]
+        pods += [PodState(ref=ref) for ref in self._restored_pods()]
         refs = {
             _ref(pod).uid: pod
             for pod in pods
@@ -169,6 +183,15 @@ class Handlers:
                 hint="--uid chooses one",
             )
         return _ref(found[-1]) if found else None
+
+    def _restored_pods(self) -> list[PodRef]:
+        """Return the pods that hold a claim and whose request is not in the log."""
+        return [
+            consumer.pod
+            for claim in self._node.claims.values()
+            for consumer in claim.consumers
+            if consumer.restored and consumer.pod.uid not in self._node.pods
+        ]
 
     async def _hold(self, seconds: float, is_so: Callable[[], bool]) -> None:
         """Wait until *is_so* holds, or long enough that the client should hear something."""
@@ -219,6 +242,15 @@ class Handlers:
         await self._loop.waive(claim.uid, DriverName(request.driver), who=actor, why=request.reason)
         return self._claim_view(claim.uid)
 
+    async def _rotate(self, data: bytes, actor: str) -> list[str]:
+        return list(self._rotate_keys(_decode(data, RotateRequest).users, actor))
+
+    async def _import(self, data: bytes, actor: str) -> Imported:
+        request = _decode(data, ImportRequest)
+        why = f"kubelet checkpoint, sha256 {request.digest[:64]}"
+        new, known = await self._loop.import_claims(request.claims, why=why, actor=actor)
+        return Imported(claims=new, known=known)
+
     async def _settle(self, data: bytes, actor: str) -> Count:
         request = _decode(data, WaiveRequest)
         found = [
@@ -267,11 +299,16 @@ def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"the request cannot be read: {error}") from None
+        raise UsageError(
+            f"the request cannot be read: {error}",
+            hint="is the client of the service's version? claimlet version",
+        ) from None
 
 
 def _object(ref: PodRef) -> ObjectView:
-    return ObjectView(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+    # Of a refused pod the names may be of any length.
+    namespace, name, uid = (x[:_NAME_CHARACTERS_MAX] for x in (ref.namespace, ref.name, ref.uid))
+    return ObjectView(namespace=namespace, name=name, uid=uid)
 
 
 def _ref(pod: PodState | Refusal) -> PodRef:

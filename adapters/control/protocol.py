@@ -19,6 +19,7 @@ from ...engine.errors import (
     RefusedError,
     UsageError,
 )
+from ...engine.restore import ForeignClaim
 from ...engine.views import ClaimView, ObjectView
 from ...events.subjects import node_token
 
@@ -31,12 +32,15 @@ __all__ = [
     "DriverRow",
     "Fault",
     "Hello",
+    "ImportRequest",
+    "Imported",
     "ObjectRequest",
     "PodClaims",
     "PodRow",
     "PrepareRequest",
     "ReplayView",
     "Reply",
+    "RotateRequest",
     "StateReply",
     "TeardownRequest",
     "WaiveRequest",
@@ -52,7 +56,18 @@ ACTOR_HEADER = "Claimlet-Actor"
 #: The longest that the service holds one reply back, so that a client hears of a dead service.
 HOLD_SECONDS_MAX = 30.0
 
-VERBS = ("hello", "prepare", "unprepare", "state", "reprepare", "replay", "waive", "settle")
+VERBS = (
+    "hello",
+    "prepare",
+    "unprepare",
+    "state",
+    "reprepare",
+    "replay",
+    "waive",
+    "settle",
+    "rotate",
+    "import",
+)
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +149,28 @@ class WaiveRequest(_Message, frozen=True):
     driver: str
     reason: str = ""
     uid: str = ""
+
+
+class RotateRequest(_Message, frozen=True):
+    """Give users of the log's own server new keys; none: all of them."""
+
+    users: list[str] = []
+
+
+class ImportRequest(_Message, frozen=True):
+    """Take over what a kubelet held, all of it or nothing."""
+
+    claims: list[ForeignClaim]
+    #: sha256 of the file that it comes from.
+    digest: str
+
+
+class Imported(_Message, frozen=True):
+    """What an import came to."""
+
+    claims: int
+    #: Those that were imported before, just as they are in the file.
+    known: int
 
 
 class Count(_Message, frozen=True):

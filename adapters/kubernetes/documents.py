@@ -17,10 +17,11 @@ import yaml
 
 from ...engine.errors import UsageError
 
-__all__ = ["DOCUMENTS_MAX", "TEXT_BYTES_MAX", "parse_documents"]
+__all__ = ["DOCUMENTS_MAX", "TEXT_BYTES_MAX", "load_documents", "parse_documents"]
 
 #: The size of all manifests of one request or one file.
 TEXT_BYTES_MAX = 4 * 1024 * 1024
+_HINT = "a Pod and its ResourceClaims"
 DOCUMENTS_MAX = 1024
 
 _TAG = "tag:yaml.org,2002:"
@@ -79,18 +80,24 @@ def parse_documents(text: bytes, *, origin: str) -> list[dict[str, Any]]:
         UsageError: It is too large, cannot be read, or holds something else than objects.
     """
     if len(text) > TEXT_BYTES_MAX:
-        raise UsageError(f"{origin}: {len(text)} bytes, more than {TEXT_BYTES_MAX}")
+        raise UsageError(
+            f"{origin}: {len(text)} bytes, more than {TEXT_BYTES_MAX}", hint="give fewer at once"
+        )
     found: list[dict[str, Any]] = []
-    for document in _load(text, origin):
+    for document in load_documents(text, origin):
         if document is None:
             continue
         if not isinstance(document, dict):
-            raise UsageError(f"{origin}: a document is no object but {type(document).__name__}")
+            raise UsageError(
+                f"{origin}: a document is no object but {type(document).__name__}", hint=_HINT
+            )
         found += _objects(document, origin)
         if len(found) > DOCUMENTS_MAX:
-            raise UsageError(f"{origin}: more than {DOCUMENTS_MAX} objects")
+            raise UsageError(
+                f"{origin}: more than {DOCUMENTS_MAX} objects", hint="give fewer at once"
+            )
     if not found:
-        raise UsageError(f"{origin}: no objects in it", hint="a Pod and its ResourceClaims")
+        raise UsageError(f"{origin}: no objects in it", hint=_HINT)
     return found
 
 
@@ -107,7 +114,13 @@ def _objects(document: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
     return [implied | item for item in items]
 
 
-def _load(text: bytes, origin: str) -> list[Any]:
+def load_documents(text: bytes, origin: str) -> list[Any]:
+    """
+    Return the documents in *text*, whatever they are; its size is the caller's to bound.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
     if text.lstrip()[:1] == b"{":
         try:
             return [msgspec.json.decode(text)]

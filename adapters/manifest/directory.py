@@ -49,6 +49,9 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     is_changed: bool
 
 
+_HINT = "the setting manifest.directory, or --manifests, names one"
+
+
 def check_directory(directory: Path) -> None:
     """
     Raise where everybody may write to *directory*: what lies there is done with drivers' power.
@@ -61,9 +64,9 @@ def check_directory(directory: Path) -> None:
     except FileNotFoundError:
         return  # it may come; until then the source is not in sync
     except OSError as error:
-        raise UsageError(f"{directory}: {error.strerror or error}") from None
+        raise UsageError(f"{directory}: {error.strerror or error}", hint=_HINT) from None
     if not stat.S_ISDIR(found.st_mode):
-        raise UsageError(f"{directory} is no directory")
+        raise UsageError(f"{directory} is no directory", hint=_HINT)
     if found.st_mode & stat.S_IWOTH:
         raise UsageError(f"{directory} can be written by everybody", hint=f"chmod o-w {directory}")
 

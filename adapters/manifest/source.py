@@ -22,7 +22,7 @@ import structlog
 from watchfiles import awatch
 
 from ...config.settings import Settings
-from ...engine.errors import ClaimletError, RefusedError, UsageError
+from ...engine.errors import ClaimletError, NotReadyError, RefusedError, UsageError
 from ...engine.loop import NodeLoop
 from ...engine.pod import PreparePod
 from ...engine.state import PodState
@@ -202,11 +202,12 @@ class ManifestSource:
             return
         try:
             await self._loop.prepare_pod(wish)
-        except RefusedError as error:
+        except (RefusedError, NotReadyError) as error:
+            # A log without room takes no new pod, but it takes the end of old ones.
             offer = self._offers.setdefault(name, _Offer())
             offer.due = self._world.monotonic() + offer.delay_seconds
             offer.delay_seconds = min(2 * offer.delay_seconds, _OFFER_SECONDS_MAX)
-            _log.info("manifest_pod_refused", pod="/".join(name), reasons=error.reasons)
+            _log.info("manifest_pod_refused", pod="/".join(name), reason=str(error))
         else:
             self._offers.pop(name, None)
 

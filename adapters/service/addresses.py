@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import resources
 
 from ...config.settings import Settings
+from ...engine.errors import UsageError
 from ...events.address import ServerAddress
 from ...events.server import keys
 from ...events.server.locate import locate
 from ...events.server.process import ServerSettings
 
-__all__ = ["external_address", "server_settings"]
+__all__ = ["chosen_users", "external_address", "server_settings"]
 
 
 def server_settings(settings: Settings) -> ServerSettings:
@@ -21,14 +23,31 @@ def server_settings(settings: Settings) -> ServerSettings:
     Raises:
         LogSetupError: There is no nats-server here.
     """
-    template = resources.files("claimlet.config").joinpath("nats", "server.conf")
+    templates = resources.files("claimlet.config").joinpath("nats")
     return ServerSettings(
         state_dir=settings.state_dir,
         node=settings.node,
         program=locate(str(settings.log.nats_server or ""), environ=os.environ),
-        template=template.read_text("utf-8"),
+        template=templates.joinpath("server.conf").read_text("utf-8"),
+        namespace_readers=settings.log.namespace_readers,
+        reader_template=templates.joinpath("namespace-reader.conf").read_text("utf-8"),
         max_file_store_bytes=settings.log.max_file_store_bytes,
     )
+
+
+def chosen_users(server: ServerSettings, users: Sequence[str]) -> list[str]:
+    """
+    Return *users*, each once, or all users of *server* if none are named.
+
+    Raises:
+        UsageError: There is no such user.
+    """
+    if unknown := [user for user in users if user not in server.users]:
+        raise UsageError(
+            f"the log's server has no user {unknown[0]!r}",
+            hint=f"its users are {', '.join(server.users)}",
+        )
+    return list(dict.fromkeys(users)) or list(server.users)
 
 
 def external_address(settings: Settings, user: str) -> ServerAddress:

@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any, Self
 import structlog
 
 from ...config.settings import Settings
+from ...engine.errors import RefusedError
 from ...engine.loop import NodeLoop
 from ...events.address import ServerAddress
 from ...events.errors import (
+    ClaimletError,
     FencedError,
     LogDamagedError,
     LogSetupError,
@@ -34,9 +37,14 @@ from ...events.server.files import make_private_directory
 from ...events.server.locks import hold
 from ...events.server.process import EmbeddedServer
 from ...events.world import World
-from .addresses import external_address, server_settings
+from .addresses import chosen_users, external_address, server_settings
+from .anchor import AnchorKeeper, known_anchor
+from .room import Room, RoomSettings
 
 __all__ = ["NodeLog"]
+
+#: For the reply to a rotation of keys, which ends the connection that it goes through.
+_REPLY_SECONDS = 0.1
 
 _log: Any = structlog.get_logger()
 
@@ -118,6 +126,7 @@ class NodeLog:
             fold=fold,
             world=self._world,
             snapshots=snapshots,
+            anchor=known_anchor(self._settings.state_dir),
             settings=LogSettings(
                 pipe=pipe,
                 stream_bytes_max=store_bytes * 3 // 4,
@@ -140,11 +149,54 @@ class NodeLog:
                     loop.fail(LogDamagedError(condition.reason, sequence=sequence))
 
         self.log.listen(hear)
+        self._anchor = AnchorKeeper(self.log, self._settings.state_dir, world=self._world)
+        # It is moved for the last time when all is recorded, and before the log is left.
+        self._stack.push_async_callback(self._anchor.move)
+        self._world.spawn(self._anchor.run(), name="anchor")
+        if self._server is not None:
+            room = Room(
+                RoomSettings(
+                    state_dir=self._settings.state_dir,
+                    ballast_bytes=self._settings.log.ballast_bytes,
+                ),
+                world=self._world,
+                gate=loop,
+                log=self.log,
+                server=self._server,
+            )
+            self._world.spawn(room.watch(), name="room")
         return loop.node.boot
 
-    async def control_connection(self) -> Any:
+    def rotate_keys(self, users: Sequence[str], actor: str) -> Sequence[str]:
         """
-        Return a connection for the control interface, kept up for ever.
+        Begin to give *users* of the log's own server new keys, by default all; return who they are.
+
+        Who asks is answered first: the server then starts anew, and nobody's old key is good.
+
+        Raises:
+            RefusedError: The server is not claimlet's own.
+            UsageError: There is no such user.
+        """
+        if self._server is None:
+            raise RefusedError(
+                [f"the server at {self._settings.log.url} is not claimlet's own"],
+                hint="whoever runs that server gives out its keys",
+            )
+        chosen = chosen_users(server_settings(self._settings), users)
+        _log.warning("keys_rotated", users=chosen, actor=actor)
+        self._world.spawn(self._rotate(self._server, chosen), name="rotate keys")
+        return chosen
+
+    async def _rotate(self, server: EmbeddedServer, users: Sequence[str]) -> None:
+        await self._world.sleep(_REPLY_SECONDS)
+        try:
+            await server.rotate(users)
+        except ClaimletError as error:
+            _log.error("keys_not_rotated", error=str(error))
+
+    async def control_connection(self) -> Connection:
+        """
+        Return a connection for the control interface; its user connects it anew if it is closed.
 
         Raises:
             LogUnavailableError: The server does not answer.
@@ -152,7 +204,7 @@ class NodeLog:
         connection = await Connection.open(self.address(keys.SERVICE), name="claimlet control")
         self._connections.append(connection)
         self._stack.push_async_callback(connection.close)
-        return connection.client
+        return connection
 
     def _changed(self, text: str) -> None:
         """Hear that the server went or came back, perhaps on another port."""

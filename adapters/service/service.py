@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import structlog
@@ -24,14 +25,17 @@ from claimlet import __version__
 from ...config.settings import Settings
 from ...engine.loop import LoopSettings, NodeLoop
 from ...engine.node import Node
+from ...engine.ports import Drivers
 from ...engine.snapshot import NodeSnapshots
 from ...events import facts as f
 from ...events.errors import ClaimletError
+from ...events.jetstream.connection import Connection
 from ...events.record import Draft, Record, Stamp
 from ..control.handlers import Handlers
 from ..control.server import ControlService
 from ..gateway.server import ClaimsGateway
 from ..manifest import ManifestSource
+from ..plugins.cdi import CdiFiles, CheckedDrivers
 from ..plugins.kubelet import check_no_kubelet
 from ..plugins.registry import DriverRegistry
 from ..world import RealWorld
@@ -47,6 +51,11 @@ __all__ = ["Service", "run_service"]
 
 #: How long calls in flight may take to end when the service stops.
 _DRAIN_SECONDS = 20.0
+
+#: How often to look whether the control connection is there.
+_KEEP_SECONDS = 0.5
+#: So often in a row it was away, before it is made anew.
+_MISSED_COUNT_MAX = 3
 
 #: Objects made and not freed until they are looked through for cycles; Python's default is 700.
 _COLLECT_AFTER = 10_000
@@ -94,7 +103,7 @@ class Service:
             self.node,
             self.stamp,
             world=self.world,
-            drivers=self.registry,
+            drivers=self._checked(self.registry),
             settings=loop_settings(settings),
         )
         before = await log.open(
@@ -124,6 +133,11 @@ class Service:
         await enter(self._control(log))
         if settings.manifest.directory is not None:
             await enter(ManifestSource(settings, self.loop, world=self.world))
+
+    def _checked(self, drivers: Drivers) -> Drivers:
+        """Return *drivers*, their answers looked up in the CDI files where these are known."""
+        directories = [Path(directory) for directory in self.settings.drivers.cdi_dirs]
+        return CheckedDrivers(drivers, CdiFiles(directories)) if directories else drivers
 
     def _fold(self, record: Record) -> None:
         self.loop.fold(record)
@@ -167,14 +181,32 @@ class Service:
             self.loop,
             world=self.world,
             honour_skips=self.settings.prepare.skip_node_operations,
+            rotate_keys=log.rotate_keys,
             replay=replay_view(log.log.start),
         )
         control = ControlService(handlers, node=self.settings.node, world=self.world)
-        await control.start(await log.control_connection())
+        connection = await log.control_connection()
+        await control.start(connection.client)
+        keeper = self.world.spawn(self._keep(control, connection), name="control connection")
         try:
             yield
         finally:
+            keeper.cancel()
             await control.stop()
+
+    async def _keep(self, control: ControlService, connection: Connection) -> None:
+        """Connect anew where the client does not come back by itself: a new key is one reason."""
+        missed_count = 0
+        while True:
+            await self.world.sleep(_KEEP_SECONDS)
+            missed_count = 0 if connection.is_connected else missed_count + 1
+            if missed_count < _MISSED_COUNT_MAX:
+                continue
+            try:
+                await connection.revive()
+                await control.start(connection.client)
+            except ClaimletError as error:
+                _log.warning("control_unavailable", reason=str(error))
 
 
 class _Listener:

@@ -152,6 +152,8 @@ class Caller:
             self._appender.not_busy(step.claims)
             self._end(step, call, self._settings.retry_first_seconds)
             return
+        # What may still act now may do so behind this call, however late its answer is recorded.
+        acting = self._acting(step)
         result = await self._call(step, instance)
         self._note_unknown(step, result, started)
         call.attempts += 1
@@ -161,7 +163,7 @@ class Caller:
             duration_seconds=round(self._world.monotonic() - started, 6),
             retry_delay_seconds=round(delay, 3),
         )
-        await self._record(step, result, attempt)
+        await self._record(step, result, attempt, acting=acting)
         self._end(step, call, delay)
 
     def _end(self, step: CallStep, call: CallState, delay: float) -> None:
@@ -216,14 +218,19 @@ class Caller:
                 key = (uid, step.driver)
                 self._acts_until[key] = max(deadline, self._acts_until.get(key, 0.0))
 
-    async def _record(self, step: CallStep, result: _Result, attempt: outcome.Attempt) -> None:
+    async def _record(
+        self,
+        step: CallStep,
+        result: _Result,
+        attempt: outcome.Attempt,
+        *,
+        acting: frozenset[ClaimUid],
+    ) -> None:
         """Record what came of the call; the claims stop being busy under their fact locks."""
         appender = self._appender
         taken = await appender.facts.take(self._keys(step))
         appender.busy.remove(step.claims)
-        drafts = outcome.decide(
-            self._node, step, result, attempt=attempt, acting=self._acting(step)
-        )
+        drafts = outcome.decide(self._node, step, result, attempt=attempt, acting=acting)
         if not drafts or appender.failure is not None:
             appender.release(taken)
             return

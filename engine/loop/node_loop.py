@@ -18,12 +18,13 @@ from ...events.record import Draft, Record, Stamp
 from ...events.values import ClaimUid, DriverName, PodUid
 from ...events.world import World
 from .. import outcome
-from ..errors import NotFoundError, RefusedError
+from ..errors import NotFoundError, NotReadyError, RefusedError
 from ..node import Node
 from ..plan import CallPrepare, CallUnprepare, Wait, plan, pod_key, pods_of, related
 from ..plan import Record as RecordStep
 from ..pod import PreparePod, decide_ended, decide_prepare, decide_refused
 from ..ports import DriverInstance, Drivers
+from ..restore import ForeignClaim, decide_import
 from ..state import ClaimState
 from .appender import Appender, Decision, LoopSettings
 from .caller import Caller, CallState
@@ -77,6 +78,8 @@ class NodeLoop:
         self._instances: set[str] = set()
         self._is_started = False
         self._is_draining = False
+        #: Why no new pod is taken, where the log has hardly any room left (rule 14).
+        self.no_room = ""
 
     # --- the log's side --------------------------------------------------------------------------
 
@@ -184,9 +187,14 @@ class NodeLoop:
 
         Raises:
             RefusedError: The pod did not pass validation; nothing of it is stored.
-            NotReadyError: The log is down; nothing is stored.
+            NotReadyError: The log is down, or has no room; nothing is stored.
             LogUnavailableError: It is not known yet whether the facts are stored.
         """
+        if self.no_room:
+            raise NotReadyError(
+                f"no new pod is taken: {self.no_room}",
+                hint="make room, and it goes on by itself; unprepare works meanwhile",
+            )
         try:
             await self._appender.submit(
                 _keys_of(command), lambda: decide_prepare(self.node, command)
@@ -252,7 +260,7 @@ class NodeLoop:
         decided: list[Draft] = []
 
         def decide() -> list[Draft]:
-            decided[:] = outcome.decide_replayed(self.node, driver, actor=actor)
+            decided[:] = outcome.decide_replayed(self.node, driver, among=owing, actor=actor)
             return list(decided)
 
         await self._submit_idle(owing, decide)
@@ -282,6 +290,26 @@ class NodeLoop:
             {claim_uid},
             lambda: outcome.decide_settled(self.node, claim_uid, driver, who=who, why=why),
         )
+
+    async def import_claims(
+        self, claims: Sequence[ForeignClaim], *, why: str, actor: str
+    ) -> tuple[int, int]:
+        """
+        Take over what another manager held, all of it or nothing; return how many are new, and old.
+
+        Raises:
+            RefusedError: The node holds one of them, or something is wrong with it.
+            LogUnavailableError: It is not known yet whether the facts are stored.
+        """
+        keys = {key for claim in claims for key in (claim.ref.uid, str(claim.ref))}
+        decided: list[Draft] = []
+
+        def decide() -> list[Draft]:
+            decided[:] = decide_import(self.node, claims, why=why, actor=actor)
+            return list(decided)
+
+        await self._appender.submit(keys, decide)
+        return len(decided), len(claims) - len(decided)
 
     async def lose_object(self, claim_uid: ClaimUid, fact: f.ObjectLost) -> None:
         """Record that the claim object is not what it was; a claim nobody holds is left alone."""

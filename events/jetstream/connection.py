@@ -31,8 +31,9 @@ _RECONNECT_SECONDS = 0.2
 _REQUEST_SECONDS = 2.0
 _PING_SECONDS = 5
 
-#: What breaks a connection attempt or a request.
-_FAULTS = (OSError, TimeoutError, nats_errors.Error)
+#: What breaks a connection attempt or a request.  nats-py asserts where its own transport went away
+#: under it, as when a server dies in the middle of the greeting.
+_FAULTS = (OSError, TimeoutError, nats_errors.Error, AssertionError)
 
 
 class ApiError(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from .stored import NotShownError, message_at
 from .stream import STREAM, check_server, check_stream, create_stream, stream_info
 from .wire import Ack, Condition, Head, Sent, Stored
 
-__all__ = ["JetStreamLog", "LogSettings", "open_log"]
+__all__ = ["JetStreamLog", "LogSettings", "Usage", "open_log"]
 
 #: A full window on a slow disk takes a few seconds.
 _STRAGGLERS_SECONDS = 30.0
@@ -49,6 +49,20 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes_max: int = 128 * 1024**2
     #: A log with fewer facts is replayed whole, whatever snapshots there are.
     full_replay_facts_max: int = FULL_REPLAY_FACTS_MAX
+
+
+#: Nothing is decided on a log that lost facts until somebody says that it is so.
+_LOST_HINT = (
+    "bring the store back from a copy; or, if what was lost is known and accepted, remove the file"
+    " anchor in the state directory, and the log goes on from where it ends"
+)
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the log's stream holds, and may hold; -1: whatever there is room for."""
+
+    used_bytes: int
+    bytes_max: int
 
 
 class _PubAck(Answer, frozen=True, kw_only=True):
@@ -118,6 +132,18 @@ class JetStreamLog:
         """
         return await self._pipe.append(drafts)
 
+    async def usage(self) -> Usage:
+        """
+        Return how full the stream is.
+
+        Raises:
+            LogUnavailableError: The server does not tell.
+        """
+        info = await stream_info(self._wire.connection)
+        if info is None:
+            raise LogUnavailableError("the server shows no stream")
+        return Usage(used_bytes=info.state.bytes, bytes_max=info.config.get("max_bytes", -1))
+
     async def close(self) -> None:
         """Stop appending and leave the server; who still waits hears that it is unknown."""
         self._pipe.close()
@@ -132,17 +158,19 @@ async def open_log(
     fold: Fold,
     world: World,
     snapshots: Snapshots | None = None,
+    anchor: Head | None = None,
     settings: LogSettings | None = None,
 ) -> JetStreamLog:
     """
     Open the log of `stamp.node` as its writer: make the stream if need be, replay it into *fold*.
 
     With *snapshots* a long log is folded from its newest snapshot on.  *admin* is used only where
-    there is no stream yet.  A plain server asks for no seeds: give the same address twice.
+    there is no stream yet.  A plain server asks for no seeds: give the same address twice.  The log
+    must hold *anchor*, the last record that is known to have been acknowledged.
 
     Raises:
         LogSetupError: The server or its stream cannot be used for a log.
-        LogDamagedError: The log has a hole or a broken chain.
+        LogDamagedError: The log has a hole, a broken chain, or lost what was acknowledged.
         InvalidRecordError: A record cannot be read.
         UnknownFactError: A critical fact is of a newer version.
         LogUnavailableError: The server does not answer.
@@ -155,6 +183,8 @@ async def open_log(
         undo.push_async_callback(connection.close)
         check_server(connection)
         if await stream_info(connection) is None:
+            if anchor is not None:
+                raise _lost_end(0, anchor)  # nothing is made where something was
             await _make_stream(admin, node, bytes_max=settings.stream_bytes_max)
         info = await stream_info(connection)
         if info is None:
@@ -171,6 +201,8 @@ async def open_log(
             world=world,
             full_replay_facts_max=settings.full_replay_facts_max,
         )
+        if anchor is not None:
+            await _check_anchor(connection, anchor, head)
         pipe = AppendPipe(
             wire, stamp=stamp, fold=fold, world=world, head=head, settings=settings.pipe
         )
@@ -178,6 +210,34 @@ async def open_log(
         world.spawn(pipe.run(), name="log pipe")
         undo.pop_all()
     return JetStreamLog(wire, pipe, start=start)
+
+
+async def _check_anchor(connection: Connection, anchor: Head, head: Head) -> None:
+    """
+    Raise unless the log, which ends at *head*, holds what is known to have been acknowledged.
+
+    Raises:
+        LogDamagedError: It does not.
+    """
+    if head.sequence < anchor.sequence:
+        raise _lost_end(head.sequence, anchor)
+    found = await message_at(connection, STREAM, anchor.sequence)
+    if found is None or (found.id, found.link) != (anchor.id, anchor.link):
+        raise LogDamagedError(
+            f"record {anchor.sequence} is not the one that was acknowledged: this is another log,"
+            " or it was written anew",
+            sequence=anchor.sequence,
+            hint=_LOST_HINT,
+        )
+
+
+def _lost_end(last_sequence: int, anchor: Head) -> LogDamagedError:
+    what = f"ends at record {last_sequence}" if last_sequence else "is gone"
+    return LogDamagedError(
+        f"the log {what}, but record {anchor.sequence} was acknowledged",
+        sequence=last_sequence + 1,
+        hint=_LOST_HINT,
+    )
 
 
 async def _make_stream(address: ServerAddress, node: str, *, bytes_max: int) -> None:

@@ -45,6 +45,7 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """How much the stream holds."""
 
     messages: int = 0
+    bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
     num_deleted: int = 0

@@ -14,12 +14,18 @@ from collections.abc import Mapping
 
 from ..errors import LogSetupError
 
-__all__ = ["ANY_PORT", "digest", "render"]
+__all__ = ["ANY_PORT", "Block", "digest", "render"]
 
 #: Tells the server to take any free port.
 ANY_PORT = -1
 
 _PLACEHOLDER = re.compile(r"\{\{ ([a-z_]+) \}\}")
+
+
+class Block(str):
+    """Lines that were rendered before, to be filled in as they are."""
+
+    __slots__ = ()
 
 
 def render(template: str, values: Mapping[str, str | int]) -> str:
@@ -46,6 +52,8 @@ def digest(conf: str, *, program: str) -> str:
 
 def _literal(value: str | int, *, name: str) -> str:
     """Return *value* bare where it is a plain word, for use inside of strings, else quoted."""
+    if isinstance(value, Block):
+        return value
     text = str(value)
     if re.fullmatch(r"-?[A-Za-z0-9_-]+", text, re.ASCII):
         return text

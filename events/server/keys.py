@@ -8,7 +8,7 @@ crash leaves a half one.  A seed that others can read is refused, not mended: it
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ __all__ = [
     "check_seed_file",
     "ensure_keys",
     "inbox_prefix",
+    "namespace_reader",
+    "public_key",
+    "renew",
     "seed_file",
 ]
 
@@ -51,12 +54,17 @@ def seed_file(directory: Path, user: str) -> Path:
     return directory / f"{user}.nk"
 
 
+def namespace_reader(name: str) -> str:
+    """Return the user that is the reader *name* of one namespace."""
+    return f"{READER}-{name}"
+
+
 def inbox_prefix(user: str) -> str:
     """Return the prefix under which the server lets *user*, and nobody else, get answers."""
     return f"_INBOX.{user}"
 
 
-def ensure_keys(directory: Path, users: tuple[str, ...] = USERS) -> Mapping[str, str]:
+def ensure_keys(directory: Path, users: Sequence[str] = USERS) -> Mapping[str, str]:
     """
     Return the public key of each of *users*, making seeds that are not there yet.
 
@@ -65,6 +73,43 @@ def ensure_keys(directory: Path, users: tuple[str, ...] = USERS) -> Mapping[str,
     """
     make_private_directory(directory)
     return {user: _ensure(seed_file(directory, user)) for user in users}
+
+
+def renew(directory: Path, users: Sequence[str]) -> Mapping[str, str]:
+    """
+    Give each of *users* a new seed and return the new public keys.
+
+    The server knows them once it runs with a configuration that has them.
+
+    Raises:
+        LogSetupError: The directory cannot be used.
+    """
+    for user in users:
+        replace_file(seed_file(directory, user), _new_seed() + b"\n")
+    return ensure_keys(directory, users)
+
+
+def public_key(path: Path) -> str:
+    """
+    Return the public key of the seed at *path*.
+
+    Raises:
+        LogSetupError: It is loose, or no seed.
+    """
+    check_seed_file(path)
+    with usable(path), path.open("rb") as file:
+        seed = file.read(_SEED_BYTES_MAX).strip()
+    try:
+        pair = nkeys.from_seed(bytearray(seed))
+        public: Any = pair.public_key  # typed by nkeys as what it is made from
+    except (nkeys.NkeysError, ValueError, IndexError) as error:
+        raise LogSetupError(
+            f"{path} holds no nkey seed",
+            hint="remove it to have a new one made; the server then restarts with it",
+        ) from error
+    if not public.startswith(b"U"):
+        raise LogSetupError(f"{path} holds a seed that is no user's")
+    return str(public, "ascii")
 
 
 def check_seed_file(path: Path) -> None:
@@ -86,20 +131,7 @@ def check_seed_file(path: Path) -> None:
 def _ensure(path: Path) -> str:
     if not path.exists():
         replace_file(path, _new_seed() + b"\n")
-    check_seed_file(path)
-    with usable(path), path.open("rb") as file:
-        seed = file.read(_SEED_BYTES_MAX).strip()
-    try:
-        pair = nkeys.from_seed(bytearray(seed))
-        public: Any = pair.public_key  # typed by nkeys as what it is made from
-    except (nkeys.NkeysError, ValueError, IndexError) as error:
-        raise LogSetupError(
-            f"{path} holds no nkey seed",
-            hint="remove it to have a new one made; the server then restarts with it",
-        ) from error
-    if not public.startswith(b"U"):
-        raise LogSetupError(f"{path} holds a seed that is no user's")
-    return str(public, "ascii")
+    return public_key(path)
 
 
 def _new_seed() -> bytes:

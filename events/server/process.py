@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +37,11 @@ __all__ = ["EmbeddedServer", "ServerSettings", "address_of"]
 #: A store of ten million facts takes five seconds to open; damaged ones take longer.
 _START_SECONDS = 60.0
 _ADOPT_SECONDS = 10.0
+#: A server on a full disk may answer all the same: it gets this long.
+_FULL_SECONDS = 2.0
 _POLL_SECONDS = 0.005
+#: What may be left where a small file could not be written.
+_FULL_BLOCKS = 2
 _RESTART_SECONDS_FIRST = 0.1
 _RESTART_SECONDS_MAX = 10.0
 #: A server that ran this long did not die of its start.
@@ -55,6 +59,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: The text of config/nats/server.conf.
     template: str
     max_file_store_bytes: int = 1024**3
+    #: Readers of one namespace each: their names, and whose facts they read.
+    namespace_readers: Mapping[str, str] = {}
+    #: The text of config/nats/namespace-reader.conf.
+    reader_template: str = ""
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Return all users of the server."""
+        return (*keys.USERS, *map(keys.namespace_reader, sorted(self.namespace_readers)))
 
     @property
     def lock_file(self) -> Path:
@@ -176,11 +189,7 @@ class EmbeddedServer:
             settings = self._settings
             make_private_directory(settings.state_dir)
             make_private_directory(settings.state_dir / "js")
-            public_keys = keys.ensure_keys(settings.keys_dir)
-            self._digest = conf.digest(
-                _configuration(settings, public_keys, port=conf.ANY_PORT),
-                program=_fingerprint(settings.program),
-            )
+            self._digest = self._wanted_digest()
             await self._bring_up()
             undo.pop_all()
 
@@ -207,6 +216,27 @@ class EmbeddedServer:
                     break
             if self._is_stopping:
                 return
+
+    async def rotate(self, users: Sequence[str]) -> None:
+        """
+        Give *users* new keys; the server ends, and `supervise` starts it with them.
+
+        Raises:
+            LogSetupError: A key cannot be written; those before it in the list are new.
+        """
+        async with self._turn:
+            try:
+                keys.renew(self._settings.keys_dir, users)
+            finally:
+                self._digest = self._wanted_digest()
+                if self._process is not None:
+                    await self._process.end()
+
+    async def restart(self) -> None:
+        """End the server, so that `supervise` starts it anew."""
+        async with self._turn:
+            if self._process is not None:
+                await self._process.end()
 
     async def stop(self) -> None:
         """End the server, also an adopted one, and wait until it is gone."""
@@ -297,7 +327,7 @@ class EmbeddedServer:
         """
         settings = self._settings
         assert self._lock is not None
-        public_keys = keys.ensure_keys(settings.keys_dir)
+        public_keys = keys.ensure_keys(settings.keys_dir, settings.users)
         text = _configuration(settings, public_keys, port=port)
         replace_file(settings.conf_file, text.encode())
         forget_ports(settings.state_dir)
@@ -329,15 +359,28 @@ class EmbeddedServer:
     async def _wait_for(self, process: ServerProcess) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
+                given_up_at = asyncio.get_running_loop().time() + _FULL_SECONDS
                 while not process.has_ended and not self._is_stopping:
                     ports = read_ports(self._settings.state_dir, process.pid)
                     if ports is not None and await self._answers(ports.port):
                         return self._use(ports.port, ports.monitoring)
+                    if asyncio.get_running_loop().time() > given_up_at and _is_full(self._settings):
+                        break  # it cannot say on which ports it listens, nor why
                     await asyncio.sleep(_POLL_SECONDS)
         state = "ended at once" if process.has_ended else "does not answer"
+        settings = self._settings
+        words = "no space left on device" if _is_full(settings) else _last_words(settings)
         raise ServerUnavailableError(
-            f"the log's server {state}: {_last_words(self._settings)}",
-            hint=f"its own words are in {self._settings.log_file}",
+            f"the log's server {state}: {words}",
+            hint=f"its own words are in {settings.log_file}; --state-dir names another directory",
+        )
+
+    def _wanted_digest(self) -> str:
+        settings = self._settings
+        public_keys = keys.ensure_keys(settings.keys_dir, settings.users)
+        return conf.digest(
+            _configuration(settings, public_keys, port=conf.ANY_PORT),
+            program=_fingerprint(settings.program),
         )
 
     async def _answers(self, port: int) -> bool:
@@ -350,10 +393,23 @@ class EmbeddedServer:
 
 
 def _configuration(settings: ServerSettings, public_keys: Mapping[str, str], *, port: int) -> str:
+    readers = "".join(
+        conf.render(
+            settings.reader_template,
+            {
+                "user": keys.namespace_reader(name),
+                "namespace": namespace,
+                "node": node_token(settings.node),
+                "public_key": public_keys[keys.namespace_reader(name)],
+            },
+        )
+        for name, namespace in sorted(settings.namespace_readers.items())
+    )
     return conf.render(
         settings.template,
         {
             **public_keys,
+            "namespace_readers": conf.Block(readers.rstrip("\n")),
             "server_name": settings.server_name,
             "node": node_token(settings.node),
             "port": port,
@@ -369,6 +425,12 @@ def _fingerprint(program: Path) -> str:
     with usable(program):
         stat = program.stat()
     return f"{program.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _is_full(settings: ServerSettings) -> bool:
+    """Return whether there is no room at all beside the log."""
+    with usable(settings.state_dir):
+        return os.statvfs(settings.state_dir).f_bavail < _FULL_BLOCKS
 
 
 def _last_words(settings: ServerSettings) -> str:

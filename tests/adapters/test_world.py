@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -33,6 +33,7 @@ class TestRealWorld:
 
         assert len(ids) == 100
         assert all(str(UUID(found)) == found for found in ids)
+        assert {(UUID(found).version, UUID(found).variant) for found in ids} == {(4, RFC_4122)}
         assert all(0 <= world.random() < 1 for _ in range(100))
 
     async def test_leaves_no_task(self) -> None:
@@ -43,6 +44,26 @@ class TestRealWorld:
             assert not task.done()
 
         assert task.done()
+
+    async def test_takes_no_task_while_it_ends(self) -> None:
+        """Work that comes too late is refused, and nothing of it is left unawaited."""
+        refused: list[RuntimeError] = []
+
+        async def late(world: RealWorld) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                try:
+                    world.spawn(asyncio.sleep(0), name="too late")
+                except RuntimeError as error:
+                    refused.append(error)
+
+        async with RealWorld() as world:
+            world.spawn(late(world), name="late")
+            await asyncio.sleep(0)
+
+        assert len(refused) == 1
 
     async def test_failure_of_a_task(self) -> None:
         """An exception of a task ends everything and is raised where the world is left."""

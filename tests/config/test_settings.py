@@ -67,13 +67,14 @@ class TestLayers:
         assert list(origins) == list(setting_types())
 
     def test_reads_the_environment_as_the_type_of_the_setting(self) -> None:
-        """Numbers, switches and tables can be written into the environment."""
+        """Numbers, switches, lists and tables can be written into the environment."""
         settings = load(
             environ={
                 "CLAIMLET_GATEWAY__PORT": "8443",
                 "CLAIMLET_GATEWAY__ENABLED": "false",
                 "CLAIMLET_PREPARE__CALL_TIMEOUT_SECONDS": "2.5",
                 "CLAIMLET_DRIVERS__ENDPOINT_MAP": '{"/in": "/out"}',
+                "CLAIMLET_DRIVERS__CDI_DIRS": '["/etc/cdi"]',
             }
         ).settings
 
@@ -81,6 +82,7 @@ class TestLayers:
         assert settings.gateway.enabled is False
         assert settings.prepare.call_timeout_seconds == 2.5
         assert settings.drivers.endpoint_map == {"/in": "/out"}
+        assert settings.drivers.cdi_dirs == ("/etc/cdi",)
 
     def test_leaves_variables_alone_that_kubernetes_sets(self) -> None:
         """A Service named claimlet puts variables with its name into every pod."""

@@ -144,6 +144,18 @@ class TestFenced:
         assert rig.gpu.ledger == [("prepare", ("c1",))]
 
     @simulated
+    async def test_does_not_say_that_it_stopped(self) -> None:
+        """The log is another's: there is no `stopped` to be recorded, and the caller hears why."""
+        rig = await prepared()
+        await self.fence(rig)
+        with pytest.raises(FencedError):
+            await rig.loop.prepare_pod(pod("p2", claim("c2", f"{GPU}/gpu-1")))
+        with pytest.raises(FencedError):
+            await rig.loop.stopped("asked to stop")
+
+        assert "stopped" not in rig.words()
+
+    @simulated
     async def test_cancels_calls_in_flight(self) -> None:
         """Calls in flight are cancelled when another writer has taken over."""
         rig = await Rig().start()

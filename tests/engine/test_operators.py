@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.simulation.rig import Rig, allocation, claim, pod
 from tests.simulation.virtual import simulated
@@ -190,6 +192,24 @@ class TestReprepare:
         assert sorted(rig.gpu.held) == ["c0-uid", "c1-uid", "c2-uid"]
         assert rig.all_drivers[NIC].count("prepare") == 1
         assert {rig.state(f"c{n}") for n in range(4)} == {"prepared"}
+
+    @simulated
+    async def test_replays_no_claim_that_came_while_it_waited(self) -> None:
+        """A claim whose first call is under way when a waiting replay is decided is left alone."""
+        rig = await Rig(GPU, NIC).start()
+        rig.gpu.is_slow("prepare", 5.0)
+        await rig.prepare(pod("p1", claim("c1", f"{GPU}/gpu-0")))
+        replaying = asyncio.ensure_future(rig.loop.replay_driver(GPU, actor="ops"))
+        await rig.passes(1)
+        rig.all_drivers[NIC].is_slow("prepare", 10.0)
+        await rig.prepare(pod("p2", claim("c2", f"{GPU}/gpu-1", f"{NIC}/nic-0")))
+        await rig.passes(60)
+
+        assert await replaying == 1
+        assert {rig.state("c1"), rig.state("c2")} == {"prepared"}
+        assert [rig.claim(name).suspect for name in ("c1", "c2")] == ["", ""]
+        assert rig.words("c1").count("reprepare_needed") == 1
+        assert rig.words("c2").count("reprepare_needed") == 0
 
     @simulated
     async def test_replays_all_drivers_of_the_claims(self) -> None:

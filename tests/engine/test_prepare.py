@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.rig import Rig, claim, device, pod
 from tests.simulation.virtual import simulated
 
-from claimlet.engine.ports import Claim, Prepared
+from claimlet.engine.ports import CdiFault, Claim, Prepared
 from claimlet.events.values import PreparedDevice
 
 GPU = "gpu.example.com"
@@ -310,6 +310,25 @@ class TestAnswers:
             await rig.kill()
 
         assert ends[0] == ends[1]
+
+    @pytest.mark.field(20)
+    @simulated
+    async def test_takes_unusable_cdi_ids_and_says_so(self) -> None:
+        """Ids that no container could use are accepted, and recorded once per answer and fault."""
+        rig = await Rig().start()
+        ids = tuple(f"{GPU}/gpu={n}" for n in range(7))
+        device = PreparedDevice(pool="node-a", device="gpu-0", cdi_device_ids=ids)
+        faults: dict[str, CdiFault] = dict.fromkeys(ids[:6], "cdi_unresolved")
+        faults |= {ids[6]: "cdi_conflict", f"{GPU}/gpu=other": "cdi_conflict"}
+        answer = Prepared(devices=(device,), cdi_faults=faults)
+        rig.gpu.answers("prepare", lambda claims: {c.uid: answer for c in claims})
+        await rig.prepare(pod("p1", claim("c1", f"{GPU}/gpu-0")))
+        found = {a.kind: a.text for a in rig.facts("anomaly_found")}
+
+        assert rig.state("c1") == "prepared"
+        assert set(found) == {"cdi_unresolved", "cdi_conflict"}
+        assert "gpu=3 and 2 more: no container can start" in found["cdi_unresolved"]
+        assert "other" not in found["cdi_conflict"]
 
     @pytest.mark.scenario("P26")
     @simulated

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from tests.simulation.driver import FakeDriver
 from tests.simulation.rig import Rig, claim, pod
 from tests.simulation.virtual import simulated
 
@@ -337,6 +340,13 @@ class TestFromTheLog:
         assert {rig.state(f"c{n}") for n in range(50)} == {"unprepared"}
 
 
+async def answers_later(driver: FakeDriver, method: str, claims: Sequence[Claim]) -> Any:
+    """Do what was asked at once, and answer after a while."""
+    answer = driver.usual(method, claims)
+    await asyncio.sleep(20)
+    return answer
+
+
 class TestLateEffects:
     @simulated
     async def test_a_late_prepare_is_undone(self) -> None:
@@ -352,6 +362,47 @@ class TestLateEffects:
         assert early == ("bound_unpreparing", [False])
         assert [fact.final for fact in rig.facts("driver_unprepared")] == [False, True]
         assert rig.state("c1") == "unprepared"
+        assert rig.gpu.held == set()
+
+    @simulated
+    async def test_an_answer_that_is_recorded_late_is_as_early_as_its_call(self) -> None:
+        """What counts is when unprepare was sent, not when a log that was away took the answer."""
+        rig = await Rig().start()
+        rig.gpu.acts_late("prepare", 20.0)
+        await rig.prepare(pod("p1", claim("c1", f"{GPU}/gpu-0")))
+        rig.gpu.refuses("prepare")
+        rig.gpu.is_slow("unprepare", 1.0)
+        await rig.unprepare("p1", passes_seconds=0.5)
+        # A fact that waits for the log holds the claim, so that the answer has to wait for it.
+        losing = asyncio.ensure_future(
+            rig.loop.lose_object(rig.claim("c1").uid, f.ObjectLost(how="deleted"))
+        )
+        await asyncio.sleep(0)
+        rig.log.is_down = True
+        await rig.passes(50)
+        rig.log.is_down = False
+        rig.loop.wake()
+        await rig.passes(60)
+        await asyncio.gather(losing, return_exceptions=True)
+
+        assert [fact.final for fact in rig.facts("driver_unprepared")] == [False, True]
+        assert rig.state("c1") == "closed"
+        assert rig.gpu.held == set()
+
+    @simulated
+    async def test_an_answer_from_after_the_deadline_is_as_early_as_its_call(self) -> None:
+        """An unprepare that was under way when the late prepare acted is made again."""
+        rig = await Rig().start()
+        rig.gpu.acts_late("prepare", 40.0)
+        await rig.prepare(pod("p1", claim("c1", f"{GPU}/gpu-0")))
+        rig.gpu.refuses("prepare")
+        await rig.passes(30)
+        rig.gpu.fault = lambda method, claims: answers_later(rig.gpu, method, claims)
+        await rig.unprepare("p1", passes_seconds=30)
+        rig.gpu.works()
+        await rig.passes(60)
+
+        assert [fact.final for fact in rig.facts("driver_unprepared")] == [False, True]
         assert rig.gpu.held == set()
 
     @simulated

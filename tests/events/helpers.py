@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from claimlet.adapters.world import RealWorld
 from claimlet.events.address import ServerAddress
@@ -30,11 +32,13 @@ from claimlet.events.values import ClaimRef, ClaimUid, PodRef, PodUid
 __all__ = [
     "NODE",
     "PLAIN_TEMPLATE",
+    "READER_TEMPLATE",
     "TEMPLATE",
     "eventually",
     "everything",
     "freeze",
     "generated",
+    "mounted",
     "node_fact",
     "open_writer",
     "pod_fact",
@@ -44,7 +48,9 @@ __all__ = [
 ]
 
 NODE = "node-a.example"
-TEMPLATE = (Path(__file__).parents[2] / "config/nats/server.conf").read_text("utf-8")
+_TEMPLATES = Path(__file__).parents[2] / "config/nats"
+TEMPLATE = (_TEMPLATES / "server.conf").read_text("utf-8")
+READER_TEMPLATE = (_TEMPLATES / "namespace-reader.conf").read_text("utf-8")
 
 #: A server as a developer starts one: it asks nobody who they are.
 PLAIN_TEMPLATE = """
@@ -97,6 +103,19 @@ async def freeze(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     threads = list(Path(f"/proc/{pid}/task").iterdir())
     await eventually(lambda: all(b") T" in (path / "stat").read_bytes() for path in threads))
+
+
+@contextmanager
+def mounted(path: Path, *, options: str) -> Iterator[None]:
+    """Mount a small file system on *path*, or skip the test."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", options, "claimlet-test", str(path)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount a file system here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 @asynccontextmanager

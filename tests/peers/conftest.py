@@ -25,6 +25,12 @@ def helperdriver() -> Path:
 
 
 @pytest.fixture(scope="session")
+def example_driver() -> Path:
+    """Return the program of upstream's example driver."""
+    return _go_program("dra-example-kubeletplugin")
+
+
+@pytest.fixture(scope="session")
 def cdiresolve() -> Path:
     """Return the program that asks the CDI reference library."""
     return _go_program("cdiresolve")

@@ -1,5 +1,8 @@
 """
-The Go peers: programs of the module in `go/`, on upstream's own libraries, built on demand.
+The Go peers, built on demand: ours on upstream's own libraries, and upstream's example driver.
+
+The example driver is a module of its own kind, `go-example/`: it needs other versions of the same
+libraries, and is built as it is.
 
 `python -m tests.peers.go_peers` builds all of them ahead of a test run.
 """
@@ -16,8 +19,16 @@ from tests.peers.cache import cache_dir, digest_of, locked
 
 __all__ = ["PROGRAMS", "build", "missing"]
 
-MODULE = Path(__file__).parent / "go"
-PROGRAMS = ("cdiresolve", "helperdriver")
+_HERE = Path(__file__).parent
+#: program → the module that names its versions, and its package.
+PROGRAMS = {
+    "cdiresolve": (_HERE / "go", "./cdiresolve"),
+    "helperdriver": (_HERE / "go", "./helperdriver"),
+    "dra-example-kubeletplugin": (
+        _HERE / "go-example",
+        "sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",
+    ),
+}
 
 #: The first build compiles a few hundred packages.
 _BUILD_SECONDS = 1200
@@ -35,23 +46,25 @@ def build(name: str) -> Path:
     Raises:
         RuntimeError: It does not build; the text has the compiler's words.
     """
-    sources = [MODULE / "go.mod", MODULE / "go.sum", *MODULE.rglob("*.go")]
-    version = _go("version", seconds=60)
+    module, package = PROGRAMS[name]
+    sources = [module / "go.mod", module / "go.sum", *module.rglob("*.go")]
+    version = _go(module, "version", seconds=60)
     directory = cache_dir() / f"go-{digest_of(sources, version)}"
     program = directory / name
     with locked(directory):
         if not program.exists():
             temporary = directory / f"{name}.new"
-            _go("build", "-trimpath", "-o", str(temporary), f"./{name}", seconds=_BUILD_SECONDS)
+            target = ["-o", str(temporary), package]
+            _go(module, "build", "-trimpath", *target, seconds=_BUILD_SECONDS)
             temporary.rename(program)
     return program
 
 
-def _go(*arguments: str, seconds: float) -> str:
+def _go(module: Path, *arguments: str, seconds: float) -> str:
     environment = os.environ | {"GOFLAGS": "-mod=readonly -buildvcs=false"}
     done = subprocess.run(
         ["go", *arguments],
-        cwd=MODULE,
+        cwd=module,
         env=environment,
         timeout=seconds,
         check=False,

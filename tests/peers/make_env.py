@@ -24,9 +24,10 @@ def make() -> Path:
     python, done = directory / "bin" / "python", directory / ".done"
     with locked(directory):
         if not done.exists():
-            venv.create(directory, with_pip=True)
+            # Debian's Python has no ensurepip; its pip installs into any environment.
+            venv.create(directory, with_pip=False)
             subprocess.run(
-                [python, "-m", "pip", "install", "--quiet", "--requirement", REQUIREMENTS],
+                ["pip", "--python", python, "install", "--quiet", "--requirement", REQUIREMENTS],
                 check=True,
                 stdout=sys.stderr,
             )

@@ -11,13 +11,14 @@ from typing import Any, Self
 
 import msgspec
 
-__all__ = ["Driver", "HelperDriver", "PydraDriver", "cdi_ids", "resolve"]
+__all__ = ["Driver", "ExampleDriver", "HelperDriver", "PydraDriver", "cdi_ids", "resolve"]
 
 
 class Driver:
     """A driver process; its output is in `log`, which a failing test shows."""
 
     name: str
+    cdi_dir: Path
 
     def __init__(self, argv: list[str], *, environment: dict[str, str], log: Path) -> None:
         self._argv = argv
@@ -109,12 +110,32 @@ class HelperDriver(Driver):
         return [line for line in lines if line["method"] == method]
 
 
+class ExampleDriver(Driver):
+    """Upstream's example driver: real, unmodified, and its GPUs are made up."""
+
+    name = "gpu.example.com"
+
+    def __init__(self, program: Path, root: Path, *, node: str, kubeconfig: Path) -> None:
+        self.cdi_dir = root / "cdi"
+        given: dict[str, Any] = {
+            "node-name": node,
+            "kubeconfig": kubeconfig,
+            "kubelet-registrar-directory-path": root / "plugins_registry",
+            "kubelet-plugins-directory-path": root / "plugins",
+            "cdi-root": self.cdi_dir,
+        }
+        arguments = [f"--{name}={value}" for name, value in given.items()]
+        super().__init__([str(program), *arguments], environment={}, log=root / "example.log")
+
+
 class PydraDriver(Driver):
     """The TPU driver of kubernetes-pydra: real, unmodified, and content without a TPU."""
 
     name = "tpu.google.com"
 
-    def __init__(self, python: str, root: Path, *, node: str, kubeconfig: Path | None) -> None:
+    def __init__(
+        self, python: str, root: Path, *, node: str, kubeconfig: Path | None = None
+    ) -> None:
         self.cdi_dir = root / "cdi"
         environment = {
             "SOCKET_PATH": str(root / "plugins" / self.name / "plugin.sock"),

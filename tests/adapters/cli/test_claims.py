@@ -167,7 +167,7 @@ class TestOne:
         node.prepared("more", "more-a")
         ran = node.good("claims", "reprepare", "ml/more-a")
 
-        assert ran.out == "claim ml/more-a is prepared again\n"
+        assert ran.out == "the drivers of claim ml/more-a are asked again\n"
         eventually(lambda: len(node.driver.calls("prepare", "more-a")) == 2, "asked again")
         eventually(
             lambda: (

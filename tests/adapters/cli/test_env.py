@@ -54,6 +54,26 @@ class TestEnv:
         assert invoke(["env", "--as", "operator"]) == 0
         assert exports(capsys.readouterr().out)["NATS_NKEY"] == str(tmp_path / "operator.nk")
 
+    def test_lends_a_reader_of_one_namespace(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        """Who is configured is lent; the writer's and the admin's keys are not."""
+        monkeypatch.setenv("CLAIMLET_LOG__URL", "nats://h:1")
+        monkeypatch.setenv("CLAIMLET_LOG__KEYS_DIR", str(tmp_path))
+        monkeypatch.setenv("CLAIMLET_LOG__NAMESPACE_READERS", '{"dash": "team-a"}')
+        (tmp_path / "reader-dash.nk").touch()
+
+        assert invoke(["env", "--as", "reader-dash"]) == 0
+        out = capsys.readouterr().out
+        assert exports(out)["NATS_NKEY"] == str(tmp_path / "reader-dash.nk")
+        assert "_INBOX.reader-dash" in out
+        for user in ("writer", "admin", "reader-x"):
+            assert invoke(["env", "--as", user]) == 2
+            assert "--as one of: reader, operator, reader-dash" in capsys.readouterr().err
+
     def test_says_that_no_server_runs(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:

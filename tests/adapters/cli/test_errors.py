@@ -72,7 +72,9 @@ class TestText:
         """The system's refusal is told with its file."""
         error = PermissionError(13, "Permission denied", "/x/y")
 
-        assert told(capsys, error)[1] == "error: /x/y: Permission denied\n"
+        error_line, hint_line, _ = told(capsys, error)[1].split("\n")
+        assert error_line == "error: /x/y: Permission denied"
+        assert hint_line == "hint: who runs this, and who may read and write there?"
 
     def test_calls_a_bug_a_bug(self, capsys: pytest.CaptureFixture[str]) -> None:
         """What was not foreseen is named, without a traceback."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.adapters.cli.node import Node
+from tests.adapters.service_process import eventually
 
 from claimlet.adapters.cli.names import split_name
 from claimlet.engine.errors import UsageError
@@ -72,9 +73,10 @@ class TestCompletion:
             assert not ran.stderr
             return [line.removeprefix("plain,") for line in ran.stdout.splitlines() if line]
 
-        assert offered("claims", "get", "ml/shell") == ["ml/shell-a"]
-        assert offered("pod", "unprepare", "-n", "ml", "she") == ["shell"]
-        assert offered("drivers", "can-stop", "g") == ["gpu.demo"]
+        # On a busy machine the service may not answer within the moment that it is given.
+        eventually(lambda: offered("claims", "get", "ml/shell") == ["ml/shell-a"], "a claim")
+        eventually(lambda: offered("pod", "unprepare", "-n", "ml", "she") == ["shell"], "a pod")
+        eventually(lambda: offered("drivers", "can-stop", "g") == ["gpu.demo"], "a driver")
         assert not offered("history", "claim", "other/")
 
     def test_is_silent_where_nobody_answers(self, tmp_path: Path) -> None:

@@ -177,8 +177,7 @@ class TestPrepare:
     def test_says_that_a_file_is_not_there(self, node: Node, tmp_path: Path) -> None:
         """The file is named."""
         ran = node.call("pod", "prepare", "-f", str(tmp_path / "none.yaml"))
-        assert ran.code == 2
-        assert ran.err == f"error: {tmp_path}/none.yaml: No such file or directory\n"
+        assert told(ran, 2) == f"error: {tmp_path}/none.yaml: No such file or directory"
 
     def test_reads_no_more_of_a_file_than_it_takes(self, node: Node) -> None:
         """A file without end is refused like any that is too large."""

@@ -316,7 +316,7 @@ class TestFailedCalls:
             driver.script({"hang": True, "times": 1})
             hanging = asyncio.ensure_future(driver.fails("a"))
             await eventually(driver.batches, "the call has arrived")
-            closing = asyncio.ensure_future(driver.channel.close(grace_seconds=10.0))
+            closing = asyncio.ensure_future(driver.channel.close(grace_seconds=1.0))
             await asyncio.sleep(0)
 
             while_closing = await driver.fails("b")

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 from tests.events.helpers import settings_in
 
 from claimlet.events.address import ServerAddress
@@ -56,6 +57,22 @@ class TestOpen:
         with pytest.raises(LogUnavailableError, match="empty response"):
             await Connection.open(ServerAddress(url=f"nats://127.0.0.1:{port}"), name="test")
         other.close()
+
+    async def test_says_that_the_client_lost_its_way(
+        self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        An assertion of nats-py about its own state is a connection that failed, not a bug of ours.
+
+        Seen once when a server was killed in the middle of its greeting, which no test can time.
+        """
+
+        async def lost(_: Client) -> None:
+            raise AssertionError("Client.connect must be called first")
+
+        monkeypatch.setattr(Client, "_process_connect_init", lost)
+        with pytest.raises(LogUnavailableError, match="cannot connect"):
+            await Connection.open(server.address("reader"), name="test")
 
 
 class TestRequest:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.events.helpers import eventually, freeze, settings_in, supervised
+from tests.events.helpers import eventually, freeze, mounted, settings_in, supervised
 
 from claimlet.events.errors import (
     ClaimletError,
@@ -71,19 +71,6 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(command) as child:
         yield child
         child.kill()
-
-
-@contextmanager
-def mounted(path: Path, *, options: str) -> Iterator[None]:
-    """Mount a small file system on *path*, or skip the test."""
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", options, "claimlet-test", str(path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("cannot mount a file system here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 class TestStart:
