@@ -99,12 +99,13 @@ def _state_text(state: StateReply, time: str, output: Output) -> str:
         Column("WHO", lambda w: w.who),
         Column("WHY", lambda w: w.why),
     )
-    for items, shown in (
+    tables: tuple[tuple[list[Any], tuple[Column[Any], ...]], ...] = (
         (state.claims, columns()),
         (state.pods, pods),
         (state.drivers, drivers),
         (state.waivers, waivers),
-    ):
+    )
+    for items, shown in tables:
         if items:
             parts.append(output.table(items, shown))
     return "\n".join(parts)

@@ -215,7 +215,10 @@ def sequence_at(
         case BootPoint(back=back):
             boots = [r.sequence for r in records if isinstance(r.fact, f.Booted)]
             if back >= len(boots):
-                raise UsageError(f"the log knows {len(boots)} boots, none of them boot-{back}")
+                raise UsageError(
+                    f"the log knows {len(boots)} boots, none of them boot-{back}",
+                    hint="boot is the current one, boot-1 the one before it",
+                )
             return boots[-1 - back]
     assert isinstance(point, datetime)
     # By time only here, to look something up for people; the order itself is the sequence.
