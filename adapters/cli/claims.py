@@ -26,7 +26,7 @@ from .times import age_since
 if TYPE_CHECKING:
     from ...engine.views import ClaimView
 
-__all__ = ["STATES", "command"]
+__all__ = ["STATES", "columns", "command"]
 
 #: The states that people see (engine/README.md).
 STATES = ("generated", "bound", "prepared", "needs-reprepare-after-boot", "unprepared")
@@ -91,7 +91,7 @@ def _watch(invocation: Invocation, output: Output, wanted: Callable[[ClaimView],
 
 
 def _write(claims: Sequence[ClaimView], output: Output) -> None:
-    output.items(claims, _columns(), kind="ClaimList", name=_label, empty="no claims")
+    output.items(claims, columns(), kind="ClaimList", name=_label, empty="no claims")
 
 
 @command.command("get")
@@ -102,7 +102,7 @@ def get(invocation: Invocation, output: Output, *, target: Target) -> None:
     """Show one claim as a row, or whole as json."""
     claim = _find(invocation, target)
     if output.format in ("table", "wide"):
-        click.echo(output.table([claim], _columns()), nl=False)
+        click.echo(output.table([claim], columns()), nl=False)
     else:
         output.one(claim, str, name=_label)
 
@@ -154,7 +154,8 @@ def _find(invocation: Invocation, target: Target) -> ClaimView:
     return still_open[0] if still_open else max(claims, key=lambda claim: claim.sequence)
 
 
-def _columns() -> tuple[Column[ClaimView], ...]:
+def columns() -> tuple[Column[ClaimView], ...]:
+    """Return the columns of a table of claims; ages are counted to this moment."""
     now = datetime.now(UTC)
     return (
         Column("NAMESPACE", lambda c: c.namespace),

@@ -27,6 +27,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "pod": "Have the claims of a pod prepared or unprepared.",
         "claims": "List, describe and watch claims, or have them prepared again.",
         "history": "Show what happened to a claim, a pod or the node.",
+        "state": "Show what the node held at any time, and what changed since.",
+        "replay": "Fold the log again, to compare, or to see what each fact did.",
         "boot": "Show the current boot, and what a reboot would do.",
         "drivers": "List drivers, call them again, ask whether one can stop.",
         "unprepare": "Waive what a driver owes, by hand.",

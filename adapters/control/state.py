@@ -8,20 +8,30 @@ which drivers are connected now.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ...engine.lifecycle import Phase
 from ...engine.node import Node
 from ...engine.streaks import streaks
 from ...engine.views import Live, claim_views, pod_state, pod_view
-from ...events.values import DriverName
+from ...events.values import DriverName, PodUid
 from ...events.world import World
 from .protocol import BootView, DriverRow, PodRow, StateReply, WaiverRow
 
 if TYPE_CHECKING:
     from ...engine.loop import NodeLoop
 
-__all__ = ["live", "of_loop", "of_node", "pod_state"]
+__all__ = [
+    "boot_view",
+    "driver_rows",
+    "live",
+    "of_loop",
+    "of_node",
+    "pod_rows",
+    "pod_state",
+    "waiver_rows",
+]
 
 
 def live(loop: NodeLoop, world: World) -> Live:
@@ -47,36 +57,32 @@ def of_node(node: Node, *, now_ns: int = 0, live: Live | None = None) -> StateRe
         node=node.name,
         sequence=node.sequence,
         digest=node.digest(),
-        boot=BootView(
-            boot=node.boot,
-            since=node.boot_time,
-            writer=node.writer,
-            reprepare_on=node.policy.reprepare_on,
-        ),
+        boot=boot_view(node),
         synced=sorted(node.synced),
         claims=claim_views(node, now_ns=now_ns, live=live),
-        pods=_pods(node),
-        drivers=_drivers(node, is_live=live is not None),
-        waivers=[
-            WaiverRow(
-                namespace=w.claim.namespace,
-                name=w.claim.name,
-                claim_uid=w.claim.uid,
-                driver=w.driver,
-                who=w.who,
-                why=w.why,
-                last_error=w.last_error,
-                time=w.time,
-            )
-            for w in sorted(node.waivers.values(), key=lambda w: w.sequence)
-        ],
+        pods=pod_rows(node),
+        drivers=driver_rows(node, is_live=live is not None),
+        waivers=waiver_rows(node),
         is_live=live is not None,
     )
 
 
-def _pods(node: Node) -> list[PodRow]:
+def boot_view(node: Node) -> BootView:
+    """Return the boot that the node is in."""
+    return BootView(
+        boot=node.boot,
+        since=node.boot_time,
+        writer=node.writer,
+        reprepare_on=node.policy.reprepare_on,
+    )
+
+
+def pod_rows(node: Node, uids: Collection[PodUid] | None = None) -> list[PodRow]:
+    """Return the pods of *uids*, by default all: those that are wanted and those refused."""
     rows = []
-    for pod in node.pods.values():
+    for uid, pod in node.pods.items():
+        if uids is not None and uid not in uids:
+            continue
         view = pod_view(node, pod)
         rows.append(
             PodRow(
@@ -101,13 +107,30 @@ def _pods(node: Node) -> list[PodRow]:
             requested=r.time,
             claims=[],
         )
-        for r in node.refusals.values()
-        if r.pod.uid not in node.pods
+        for uid, r in node.refusals.items()
+        if uid not in node.pods and (uids is None or uid in uids)
     ]
     return sorted(rows, key=lambda row: (row.namespace, row.name, row.uid))
 
 
-def _drivers(node: Node, *, is_live: bool) -> list[DriverRow]:
+def waiver_rows(node: Node) -> list[WaiverRow]:
+    """Return the debts that were waived, oldest first."""
+    return [
+        WaiverRow(
+            namespace=w.claim.namespace,
+            name=w.claim.name,
+            claim_uid=w.claim.uid,
+            driver=w.driver,
+            who=w.who,
+            why=w.why,
+            last_error=w.last_error,
+            time=w.time,
+        )
+        for w in sorted(node.waivers.values(), key=lambda w: w.sequence)
+    ]
+
+
+def driver_rows(node: Node, *, is_live: bool = False) -> list[DriverRow]:
     """Return the instances that are registered, and the drivers that are owed to and are not."""
     failing = streaks(node)
     waived = Counter(waiver.driver for waiver in node.waivers.values())

@@ -27,6 +27,7 @@ __all__ = [
     "as_document",
     "between",
     "detail",
+    "sequence_at",
 ]
 
 #: Facts after which a claim is not open any more.
@@ -192,15 +193,20 @@ def between(
     Raises:
         UsageError: There is no such boot in the log.
     """
-    first = _sequence_at(since, records, default=0, is_end=False)
-    last = _sequence_at(until, records, default=2**63, is_end=True)
+    first = sequence_at(since, records, default=0, is_end=False)
+    last = sequence_at(until, records, default=2**63, is_end=True)
     return [record for record in chosen if first <= record.sequence <= last]
 
 
-def _sequence_at(
+def sequence_at(
     point: Point | None, records: Sequence[Record], *, default: int, is_end: bool
 ) -> int:
-    """Return the first sequence from *point* on, or the last one up to it."""
+    """
+    Return the first sequence from *point* on, or the last one up to it.
+
+    Raises:
+        UsageError: There is no such boot in the log.
+    """
     match point:
         case None:
             return default
@@ -209,7 +215,10 @@ def _sequence_at(
         case BootPoint(back=back):
             boots = [r.sequence for r in records if isinstance(r.fact, f.Booted)]
             if back >= len(boots):
-                raise UsageError(f"the log knows {len(boots)} boots, none of them boot-{back}")
+                raise UsageError(
+                    f"the log knows {len(boots)} boots, none of them boot-{back}",
+                    hint="boot is the current one, boot-1 the one before it",
+                )
             return boots[-1 - back]
     assert isinstance(point, datetime)
     # By time only here, to look something up for people; the order itself is the sequence.

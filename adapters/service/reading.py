@@ -32,6 +32,7 @@ from .policy import policy_of
 __all__ = [
     "control_address",
     "follow_log",
+    "log_reader",
     "reader_address",
     "records_of_log",
     "state_from_log",
@@ -65,7 +66,7 @@ async def records_of_log(settings: Settings) -> list[Record]:
     Raises:
         ClaimletError: The log cannot be read.
     """
-    async with _reader(settings) as reader, aclosing(reader.replay()) as records:
+    async with log_reader(settings) as reader, aclosing(reader.replay()) as records:
         return [record async for record in records]
 
 
@@ -110,7 +111,13 @@ async def follow_log(
 
 
 @asynccontextmanager
-async def _reader(settings: Settings) -> AsyncIterator[PublicReader]:
+async def log_reader(settings: Settings) -> AsyncIterator[PublicReader]:
+    """
+    Give a reader of the log; the server is started where none runs.
+
+    Raises:
+        ClaimletError: The log cannot be read.
+    """
     async with reader_address(settings) as address, _connected(settings, address) as reader:
         yield reader
 

@@ -21,7 +21,7 @@ from ..facts import ConfigRecorded
 from ..record import Record, decode
 from ..subjects import LIVE_PREFIX, node_token
 from ..world import World
-from .connection import Connection
+from .connection import Connection, status_of
 from .gaps import Gap, copied, effective, gap_of, gap_subject
 from .pull import Pulled, Puller
 from .reader import DAMAGE_HINT, check_state, follow_link
@@ -193,6 +193,22 @@ class PublicReader:
                 with suppress(TimeoutError):
                     async with self._world.timeout(_LOOK_SECONDS):
                         await self._announced.wait()
+
+    async def last_of_node(self, word: str) -> Record | None:
+        """
+        Return the newest fact *word* about the node, without reading the log up to there.
+
+        Raises:
+            InvalidRecordError: It cannot be read.
+            UnknownFactError: It is critical and of a newer version.
+            LogUnavailableError: The log does not answer.
+        """
+        subject = f"{self._prefix}.node.{word}"
+        message = await self._connection.request(f"$JS.API.DIRECT.GET.{STREAM}.{subject}")
+        if status_of(message):
+            return None
+        sequence = (message.headers or {}).get("Nats-Sequence", "")
+        return decode(message.data, sequence=int(sequence) if sequence.isdecimal() else 0)
 
     def _take(self, message: Msg, sequence: int) -> Record:
         if sequence < self._next:
