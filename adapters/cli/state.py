@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -99,15 +100,15 @@ def _state_text(state: StateReply, time: str, output: Output) -> str:
         Column("WHO", lambda w: w.who),
         Column("WHY", lambda w: w.why),
     )
-    tables: tuple[tuple[list[Any], tuple[Column[Any], ...]], ...] = (
-        (state.claims, columns()),
-        (state.pods, pods),
-        (state.drivers, drivers),
-        (state.waivers, waivers),
-    )
-    for items, shown in tables:
+
+    def show(items: Sequence[Any], shown: Sequence[Column[Any]]) -> None:
         if items:
             parts.append(output.table(items, shown))
+
+    show(state.claims, columns())
+    show(state.pods, pods)
+    show(state.drivers, drivers)
+    show(state.waivers, waivers)
     return "\n".join(parts)
 
 
