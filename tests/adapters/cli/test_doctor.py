@@ -16,6 +16,8 @@ from claimlet.events.log import Head
 from claimlet.events.server.anchor import anchor_file, write_anchor
 from claimlet.events.server.keys import seed_file
 
+pytestmark = pytest.mark.damage
+
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Node]:

@@ -14,6 +14,8 @@ from tests.adapters.service_process import NODE, ServiceProcess, eventually, sho
 from claimlet.events.chain import genesis, link
 from claimlet.events.segment import Line, encode_segment
 
+pytestmark = pytest.mark.damage
+
 
 @pytest.fixture
 def fresh() -> Iterator[Node]:

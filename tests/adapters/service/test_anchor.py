@@ -14,6 +14,8 @@ from tests.adapters.service_process import ServiceProcess, short_directory
 
 from claimlet.events.server.anchor import read_anchor
 
+pytestmark = pytest.mark.damage
+
 
 @pytest.fixture
 def node() -> Iterator[Node]:

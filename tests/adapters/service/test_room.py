@@ -16,6 +16,8 @@ from claimlet.adapters.service.room import Room, RoomSettings
 from claimlet.adapters.world import RealWorld
 from claimlet.events.jetstream.log import Usage
 
+pytestmark = pytest.mark.damage
+
 _BALLAST_BYTES = 4 * 1024**2
 
 

@@ -20,6 +20,8 @@ from claimlet.events.server import keys
 from claimlet.events.server.process import address_of
 from claimlet.events.server.status import read_status
 
+pytestmark = pytest.mark.damage
+
 
 @contextmanager
 def service_in(environ: Mapping[str, str]) -> Iterator[ServiceProcess]:

@@ -31,6 +31,8 @@ from claimlet.events.record import GAP_WORD, Record, Stamp
 from claimlet.events.segment import Line, encode_segment, write_segment
 from claimlet.events.server.process import EmbeddedServer
 
+pytestmark = pytest.mark.damage
+
 LENGTH = 150
 BY = Stamp(node=NODE, boot="boot-1", writer="operator")
 
